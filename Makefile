@@ -1,0 +1,52 @@
+# Two commands do all the set-up on a machine with Python 3.11 and make:
+#   make demo   fine-tune a model and see it change
+#   make test   lint, type check, tests
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help demo test test-real lint types unit format bench clean
+
+help:
+	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
+
+# Reinstalled only when what is to be installed has changed.
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed; name one with: make PYTHON=/path/to/python3.11 ..."; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
+	  { echo "Could not create $(VENV). On Debian: apt-get install python3-venv"; exit 1; }
+	@echo "Installing into $(VENV) (a few minutes the first time) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(READY)  ## fine-tune a small model with LoRA and print what changed
+	@$(BIN)/python -m tinker_engine.demo
+
+test: $(READY)  ## lint, type check and tests (about two minutes)
+	@$(BIN)/python tests/summary.py lint types unit
+
+test-real: $(READY)  ## the tests that need the real SmolLM2-135M-Instruct; pulls it first
+	@$(BIN)/tinker-engine pull HuggingFaceTB/SmolLM2-135M-Instruct
+	@$(BIN)/python tests/summary.py real
+
+lint: $(READY)  ## ruff
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+types: $(READY)  ## type check
+	@$(BIN)/basedpyright
+
+unit: $(READY)  ## tests
+	@$(BIN)/python -m pytest
+
+format: $(READY)  ## let ruff rewrite what it can
+	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
+
+bench: $(READY)  ## measure this machine and the engine on it; writes benchmarks/results
+	@$(BIN)/python -m benchmarks.limits
+	@$(BIN)/python -m benchmarks.engine
+
+clean:  ## remove the virtual environment and caches
+	rm -rf $(VENV) .pytest_cache .ruff_cache *.egg-info

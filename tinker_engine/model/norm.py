@@ -1,0 +1,34 @@
+"""RMSNorm with a frozen weight: statistics in fp32, one saved tensor."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return _RmsNorm.apply(x, weight, eps) if torch.is_grad_enabled() else _forward(x, weight, eps)[0]
+
+
+def _forward(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    wide = x if x.dtype == torch.float64 else x.float()
+    inverse_rms = torch.rsqrt(wide.square().mean(-1, keepdim=True).add_(eps))
+    return (wide * inverse_rms).to(x.dtype) * weight, inverse_rms
+
+
+class _RmsNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float):
+        y, inverse_rms = _forward(x, weight, eps)
+        ctx.save_for_backward(x, weight, inverse_rms)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor):
+        x, weight, inverse_rms = ctx.saved_tensors
+        unit = x * inverse_rms
+        d_unit = dy * weight
+        along = (d_unit * unit).mean(-1, keepdim=True)
+        return d_unit.sub_(unit.mul_(along)).mul_(inverse_rms).to(x.dtype), None, None

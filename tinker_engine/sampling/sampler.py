@@ -1,0 +1,160 @@
+"""Sampling with continuous batching: `step()` is admit → prefill → decode, for all requests at once."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from tinker_engine.errors import InputError
+from tinker_engine.model.cache import CacheShape, KvCache
+from tinker_engine.model.decoder import Decoder
+from tinker_engine.model.lora import LoraBatch
+from tinker_engine.model.memory import free_bytes
+from tinker_engine.model.tokenizer import Tokenizer
+from tinker_engine.sampling.attend import DecodeAttention, PrefillAttention, PrefillPart
+from tinker_engine.sampling.choice import choose
+from tinker_engine.sampling.request import Sample, Ticket
+from tinker_engine.sampling.scheduler import MOST_ROWS, Prefill, Scheduler, by_prefix
+from tinker_engine.sampling.types import SampleRequest, SampleResult
+
+CACHE_SHARE = 0.25  # of free memory
+PREFILL_TOKENS = 2048  # of one step, so that rows in progress never wait long
+LOGIT_ELEMENTS = 16 * 1024 * 1024  # held at a time
+
+
+class Sampler:
+    def __init__(
+        self,
+        decoder: Decoder,
+        tokenizer: Tokenizer,
+        eos_token_ids: Sequence[int],
+        *,
+        cache_tokens: int | None = None,
+        most_rows: int = MOST_ROWS,
+        prefill_tokens: int = PREFILL_TOKENS,
+    ):
+        """`cache_tokens`: size of the key/value cache; by default a quarter of free memory."""
+        self.decoder = decoder
+        self._tokenizer = tokenizer
+        self._eos = tuple(eos_token_ids)
+        self._prefill_tokens = prefill_tokens
+        shape = CacheShape.of(decoder.spec, decoder.dtype, decoder.device)
+        room = int(free_bytes(decoder.device) * CACHE_SHARE)
+        self.cache = KvCache(shape, room // shape.token_bytes if cache_tokens is None else cache_tokens)
+        self.scheduler = Scheduler(self.cache, most_rows)
+
+    def submit(self, request: SampleRequest) -> Ticket:
+        """Accept a request; `step` until its ticket is done. A request that cannot be served is refused here."""
+        ticket = Ticket(request, self.decoder.spec, self._eos)
+        self.scheduler.submit(ticket, self._tokenizer.token_bytes)
+        return ticket
+
+    def cancel(self, ticket: Ticket) -> None:
+        self.scheduler.cancel(ticket)
+
+    def sample(self, requests: Sequence[SampleRequest]) -> list[SampleResult]:
+        """Submit all and run until all are done. If one is refused, none is left behind."""
+        tickets: list[Ticket] = []
+        try:
+            for request in requests:
+                tickets.append(self.submit(request))
+        except InputError:
+            for ticket in tickets:
+                self.cancel(ticket)
+            raise
+        while not all(ticket.done for ticket in tickets):
+            self.step()
+        return [ticket.result for ticket in tickets]
+
+    @property
+    def idle(self) -> bool:
+        return self.scheduler.idle
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """One token for every row, and some prompt tokens for those about to join."""
+        self.scheduler.admit()
+        self._prefill()
+        self._decode()
+
+    def _prefill(self) -> None:
+        chunks = self.scheduler.next_chunks(self._prefill_tokens)
+        if not chunks:
+            return
+        parts: list[PrefillPart] = []
+        tokens: list[Tensor] = []
+        positions: list[Tensor] = []
+        end = 0
+        for prefill, length in chunks:
+            parts.append(prefill.part(end, length))
+            tokens.append(torch.from_numpy(prefill.prefix.tokens_P[prefill.done : prefill.done + length]))
+            positions.append(torch.arange(prefill.done, prefill.done + length))
+            end += length
+        device = self.decoder.device
+        hidden_TD = self.decoder.hidden(
+            torch.cat(tokens).to(device),
+            torch.cat(positions).to(device),
+            max(part.done + part.rows.stop - part.rows.start for part in parts),
+            PrefillAttention(parts, self.decoder.spec.head_dim),
+            LoraBatch.runs([(prefill.prefix.adapter, length) for prefill, length in chunks]),
+        )
+        finished: list[tuple[Prefill, Tensor]] = []
+        for (prefill, length), part in zip(chunks, parts, strict=True):
+            self._score(prefill, hidden_TD[part.rows])
+            prefill.done += length
+            if prefill.remaining == 0:
+                finished.append((prefill, hidden_TD[part.rows.stop - 1]))
+        self._first_tokens(finished)
+
+    def _score(self, prefill: Prefill, hidden_TD: Tensor) -> None:
+        ticket = prefill.scored
+        if ticket is None or ticket.scores is None:
+            return
+        hidden_TD = hidden_TD[: max(0, ticket.scores.end - prefill.done)]
+        at_a_time = max(1, LOGIT_ELEMENTS // self.decoder.spec.vocab_size)
+        for start in range(0, len(hidden_TD), at_a_time):
+            part_TD = hidden_TD[start : start + at_a_time]
+            logits = self.decoder.logits(part_TD, LoraBatch.single(prefill.prefix.adapter, len(part_TD)))
+            ticket.scores.add(prefill.done + start, logits)
+
+    def _first_tokens(self, finished: list[tuple[Prefill, Tensor]]) -> None:
+        """The state of a prompt's last token gives the first token of each of its samples."""
+        for prefill, state_D in finished:
+            logits_1V = self.decoder.logits(state_D[None], LoraBatch.single(prefill.prefix.adapter, 1))
+            at_a_time = max(1, LOGIT_ELEMENTS // self.decoder.spec.vocab_size)
+            going_on: list[Sample] = []
+            for start in range(0, len(prefill.samples), at_a_time):
+                samples = prefill.samples[start : start + at_a_time]
+                chosen = choose(logits_1V.repeat(len(samples), 1), [sample.draw() for sample in samples])
+                going_on += [s for s, c in zip(samples, chosen, strict=True) if not s.accept(c)]
+            self.scheduler.finish_prefill(prefill)
+            self.scheduler.start_rows(prefill, going_on)
+
+    def _decode(self) -> None:
+        self.scheduler.grow_rows()
+        order = self.scheduler.row_order()
+        if not order:
+            return
+        device = self.decoder.device
+        buckets = self.cache.buckets
+        attend = DecodeAttention(
+            [(buckets[capacity], places) for capacity, places in self.scheduler.by_bucket(order)],
+            by_prefix(order),
+            self.decoder.spec.head_dim,
+            device,
+        )
+        lora = LoraBatch.runs([(sample.ticket.request.adapter, 1) for sample in order])
+        hidden_TD = self.decoder.hidden(
+            torch.tensor([sample.tokens[-1] for sample in order], device=device),
+            torch.tensor([sample.context_length - 1 for sample in order], device=device),
+            max(sample.context_length for sample in order),
+            attend,
+            lora,
+        )
+        for sample in order:
+            assert sample.bucket is not None, "a row has a slot"
+            sample.bucket.lengths[sample.slot] += 1
+        logits_BV = self.decoder.logits(hidden_TD, lora)
+        for sample, chosen in zip(order, choose(logits_BV, [s.draw() for s in order]), strict=True):
+            if sample.accept(chosen):
+                self.scheduler.remove(sample)

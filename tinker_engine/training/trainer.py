@@ -1,0 +1,208 @@
+"""Forward, backward and optimizer steps of LoRA adapters on one frozen decoder."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tinker_engine.errors import MemoryLimitError
+from tinker_engine.model.attention import PackedAttention
+from tinker_engine.model.decoder import Decoder
+from tinker_engine.model.lora import Adapter, LoraBatch, LoraSpec
+from tinker_engine.training.check import check_data
+from tinker_engine.training.head import Entries, EntryGradient, head_pass
+from tinker_engine.training.losses import (
+    Loss,
+    LossInputs,
+    Options,
+    find_loss,
+    logprob_gradient,
+    loss_metrics,
+    read_options,
+)
+from tinker_engine.training.memory import activation_bytes, activation_room
+from tinker_engine.training.optimizer import AdamW, check_adam_params
+from tinker_engine.training.packing import MicroBatch, pack
+from tinker_engine.training.types import AdamParams, Datum, Example, ForwardBackwardOutput
+
+MOST_TOKENS = 4096  # of a micro-batch; larger ones are no faster
+
+
+class LoraRun:
+    """One adapter in training: weights, accumulated gradient, optimizer."""
+
+    def __init__(self, adapter: Adapter):
+        self.adapter = adapter
+        self.grad = torch.zeros_like(adapter.flat)
+        self.optimizer = AdamW(adapter.flat)
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """A micro-batch with what the loss reads, flat over its N entries in the order of `packed.members`."""
+
+    packed: MicroBatch
+    entries: Entries
+    inputs: LossInputs
+
+
+@dataclass(frozen=True)
+class _Call:
+    """What stays the same over the micro-batches of one call."""
+
+    adapter: Adapter | None
+    loss: Loss
+    options: Options
+    budget: int  # tokens of a micro-batch
+    backward: bool
+
+
+class Trainer:
+    def __init__(self, decoder: Decoder, *, room: int | None = None):
+        """`room`: bytes that activations may take; by default half of what is free at each call."""
+        self.decoder = decoder
+        self._room = room
+
+    def create_run(self, lora: LoraSpec) -> LoraRun:
+        decoder = self.decoder
+        dtype = torch.float64 if decoder.dtype == torch.float64 else torch.float32
+        return LoraRun(Adapter.initialised(decoder.spec, lora, device=decoder.device, dtype=dtype))
+
+    def forward_backward(
+        self,
+        run: LoraRun,
+        data: Sequence[Datum],
+        loss_fn: str,
+        loss_fn_config: Mapping[str, float] | None = None,
+    ) -> ForwardBackwardOutput:
+        """Add the gradient of the summed loss to the run. On any error the run is as before."""
+        grad = torch.zeros_like(run.grad)
+        run.adapter.bind_gradients(grad)
+        output = self._run(run.adapter, data, loss_fn, loss_fn_config, backward=True)
+        run.grad += grad
+        return output
+
+    def forward(
+        self,
+        adapter: Adapter | None,
+        data: Sequence[Datum],
+        loss_fn: str,
+        loss_fn_config: Mapping[str, float] | None = None,
+    ) -> ForwardBackwardOutput:
+        """Logprobs and metrics alone; without an adapter, those of the base model."""
+        return self._run(adapter, data, loss_fn, loss_fn_config, backward=False)
+
+    def optim_step(self, run: LoraRun, params: AdamParams) -> dict[str, float]:
+        """Apply and clear the accumulated gradient. A non-finite one is dropped and the step refused."""
+        check_adam_params(params)
+        try:
+            return run.optimizer.step(run.adapter.flat, run.grad, params)
+        finally:
+            run.grad.zero_()
+
+    def _run(
+        self,
+        adapter: Adapter | None,
+        data: Sequence[Datum],
+        loss_fn: str,
+        loss_fn_config: Mapping[str, float] | None,
+        *,
+        backward: bool,
+    ) -> ForwardBackwardOutput:
+        loss, options = find_loss(loss_fn), read_options(loss_fn, loss_fn_config)
+        examples = check_data(data, loss_fn, loss, self.decoder.spec)
+        call = _Call(adapter, loss, options, self._budget(adapter, examples), backward)
+        packing = pack([example.tokens_T for example in examples], call.budget)
+        batches = [_gather(packed, examples, self.decoder.device) for packed in packing]
+        flat_logprobs: list[Tensor] = []
+        logprobs: dict[int, Tensor] = {}
+        for batch in batches:
+            logprob_N = self._micro_batch(batch, call)
+            flat_logprobs.append(logprob_N)
+            members = batch.packed.members
+            parts = logprob_N.cpu().split([examples[i].targets_TK.numel() for i in members])
+            logprobs |= {
+                i: part.view(examples[i].target_shape) for i, part in zip(members, parts, strict=True)
+            }
+        metrics = loss_metrics(loss, torch.cat(flat_logprobs), _join([b.inputs for b in batches]), options)
+        return ForwardBackwardOutput([logprobs[i] for i in range(len(examples))], metrics)
+
+    def _micro_batch(self, batch: _Batch, call: _Call) -> Tensor:
+        """Logprobs of the batch's entries; with `backward`, gradients go to the adapter's bound buffers."""
+        decoder, packed, adapter = self.decoder, batch.packed, call.adapter
+        attend = PackedAttention(packed.segments, decoder.spec.head_dim)
+        lora = LoraBatch.single(adapter, len(packed.tokens_T))
+        tokens_T, positions_T = packed.tokens_T.to(decoder.device), packed.positions_T.to(decoder.device)
+        # Only a sequence too long for the budget exceeds it: that one trades time for memory.
+        recompute = call.backward and len(tokens_T) > call.budget
+        with torch.set_grad_enabled(call.backward):
+            hidden = decoder.hidden(tokens_T, positions_T, packed.longest, attend, lora, recompute=recompute)
+        with torch.no_grad():
+            if not call.backward:
+                return head_pass(decoder, adapter, hidden, batch.entries)[0]
+            gradient = self._entry_gradient(hidden, batch, call)
+            likely_N = _may_have_gradient(batch.inputs)
+            logprob_N, d_hidden = head_pass(
+                decoder, adapter, hidden.detach(), batch.entries, gradient, likely_N
+            )
+        assert d_hidden is not None, "asked for with `gradient`"
+        if hidden.requires_grad and bool(d_hidden.any()):
+            hidden.backward(d_hidden)
+        return logprob_N
+
+    def _entry_gradient(self, hidden: Tensor, batch: _Batch, call: _Call) -> EntryGradient:
+        """A per-token loss gives each chunk's gradient on the spot; others need all logprobs first."""
+        if call.loss.per_token:
+            return lambda entries, logprobs: logprob_gradient(
+                call.loss, logprobs, batch.inputs.select(entries), call.options
+            )
+        logprob_N, _ = head_pass(self.decoder, call.adapter, hidden.detach(), batch.entries)
+        gradient_N = logprob_gradient(call.loss, logprob_N, batch.inputs, call.options)
+        return lambda entries, logprobs: gradient_N[entries]
+
+    def _budget(self, adapter: Adapter | None, examples: list[Example]) -> int:
+        """Tokens per micro-batch that the free memory allows."""
+        decoder = self.decoder
+        rank = adapter.lora.rank if adapter is not None else 0
+        room = activation_room(decoder.device) if self._room is None else self._room
+        longest = max(len(example) for example in examples)
+        least = longest * activation_bytes(decoder.spec, rank, decoder.dtype, recompute=True)
+        if least > room:
+            raise MemoryLimitError(
+                f"a sequence of {longest} tokens needs about {least / 1e9:.1f} GB for activations and "
+                f"{room / 1e9:.1f} GB may be used; shorten it or free memory"
+            )
+        fits = room // activation_bytes(decoder.spec, rank, decoder.dtype, recompute=False)
+        return max(1, min(fits, MOST_TOKENS if longest <= MOST_TOKENS else longest))
+
+
+def _gather(packed: MicroBatch, examples: list[Example], device: torch.device) -> _Batch:
+    members = [examples[i] for i in packed.members]
+    rows = [
+        rows_T.repeat_interleave(example.targets_TK.shape[1])
+        for rows_T, example in zip(packed.rows, members, strict=True)
+    ]
+    target_N = torch.cat([example.targets_TK.flatten() for example in members])
+    inputs = LossInputs(
+        {
+            name: torch.cat([example.inputs_TK[name].flatten() for example in members])
+            for name in members[0].inputs_TK
+        },
+        torch.cat([torch.full((len(rows_N),), i) for i, rows_N in enumerate(rows)]),
+    )
+    return _Batch(packed, Entries(torch.cat(rows).to(device), target_N.to(device)), inputs.to(device))
+
+
+def _join(parts: list[LossInputs]) -> LossInputs:
+    fields = {name: torch.cat([part[name] for part in parts]) for name in parts[0].fields}
+    sequences: list[Tensor] = []
+    for part in parts:
+        sequences.append(part.sequence_N + (int(sequences[-1].max()) + 1 if sequences else 0))
+    return LossInputs(fields, torch.cat(sequences))
+
+
+def _may_have_gradient(inputs: LossInputs) -> Tensor:
+    """A guess that only orders the work: tokens without weight or advantage seldom have a gradient."""
+    strength = inputs.get("advantages")
+    return (inputs["weights"] if strength is None else strength) != 0
