@@ -47,6 +47,7 @@ format: $(READY)  ## let ruff rewrite what it can
 bench: $(READY)  ## measure this machine and the engine on it; writes benchmarks/results
 	@$(BIN)/python -m benchmarks.limits
 	@$(BIN)/python -m benchmarks.engine
+	@$(BIN)/python -m benchmarks.plot
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .pytest_cache .ruff_cache *.egg-info

@@ -18,6 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from tinker_engine.model.threads import parallel
+
 _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
@@ -103,7 +105,8 @@ def _part(
 ) -> tuple[Tensor, Tensor]:
     """[B, H, Q, E] × [B, H, K, E] → output and log-sum-exp [B, H, Q]."""
     if q.device.type == "cpu":
-        return _flash(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
+        with parallel():
+            return _flash(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
     # Written out for devices whose fused kernels give no log-sum-exp through a common interface.
     scores = (q @ k.transpose(-1, -2)).float() * scale
     if causal:

@@ -7,6 +7,7 @@ Buckets double in length; a row that outgrows its bucket moves to the next.
 Shapes: L layers, G key/value heads, E head width, P prefix tokens, S slots, C slot capacity.
 """
 
+import weakref
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,13 +44,21 @@ class Prefix:
 
     def __init__(self, shape: CacheShape, tokens_P: np.ndarray, adapter: Adapter | None):
         self.tokens_P = tokens_P
-        self.adapter = adapter
+        self.adapter_id = id(adapter)
+        self._adapter = weakref.ref(adapter) if adapter is not None else None
         self.kv = torch.empty(
             (shape.layers, 2, shape.groups, len(tokens_P), shape.width),
             dtype=shape.dtype,
             device=shape.device,
         )
         self.readers = 0  # rows that attend to it, and whatever else must keep it
+
+    @property
+    def adapter(self) -> Adapter | None:
+        """Whoever computes or reads the prefix keeps its adapter alive; a prefix in the cache alone does not."""
+        adapter = self._adapter() if self._adapter is not None else None
+        assert adapter is not None or self._adapter is None, "the adapter of a prefix in use is alive"
+        return adapter
 
     def __len__(self) -> int:
         return len(self.tokens_P)
@@ -112,31 +121,45 @@ class Bucket:
 
 
 class PrefixCache:
-    """Prefixes nobody reads any more are kept for the next request that begins alike, oldest out first."""
+    """Prefixes nobody reads any more are kept for the next request that begins alike, oldest out first.
+
+    Those of an adapter that no longer exists can never be asked for again and go at once: an adapter may be
+    larger than all its prefixes, and each step of reinforcement learning makes a new one.
+    """
 
     def __init__(self) -> None:
         self._by_key: dict[tuple[int, bytes], list[Prefix]] = {}
         self._age: dict[int, Prefix] = {}  # by id, least recently used first
+        self._watched: set[int] = set()  # ids of adapters whose end will be noted in `_gone`
+        self._gone: list[int] = []
 
     def __len__(self) -> int:
+        self._drop_gone()
         return len(self._age)
 
     @property
     def tokens(self) -> int:
+        self._drop_gone()
         return sum(len(prefix) for prefix in self._age.values())
 
     @staticmethod
-    def _key(tokens: np.ndarray, adapter: Adapter | None) -> tuple[int, bytes]:
-        return id(adapter), tokens[:_KEY_TOKENS].tobytes()
+    def _key(tokens: np.ndarray, adapter_id: int) -> tuple[int, bytes]:
+        return adapter_id, tokens[:_KEY_TOKENS].tobytes()
 
     def add(self, prefix: Prefix) -> None:
-        self._by_key.setdefault(self._key(prefix.tokens_P, prefix.adapter), []).append(prefix)
+        self._drop_gone()
+        if prefix.adapter is not None and prefix.adapter_id not in self._watched:
+            self._watched.add(prefix.adapter_id)
+            # Noted, not acted upon: this may be called in the middle of anything.
+            weakref.finalize(prefix.adapter, self._gone.append, prefix.adapter_id)
+        self._by_key.setdefault(self._key(prefix.tokens_P, prefix.adapter_id), []).append(prefix)
         self._age[id(prefix)] = prefix
 
     def find(self, tokens: np.ndarray, adapter: Adapter | None) -> tuple[Prefix | None, int]:
         """The prefix that shares most leading tokens, and how many."""
+        self._drop_gone()
         best, shared = None, 0
-        for prefix in self._by_key.get(self._key(tokens, adapter), ()):
+        for prefix in self._by_key.get(self._key(tokens, id(adapter)), ()):
             common = common_prefix(prefix.tokens_P, tokens)
             if common > shared:
                 best, shared = prefix, common
@@ -146,19 +169,23 @@ class PrefixCache:
 
     def evict_oldest(self) -> Prefix | None:
         """Forget the least recently used prefix without readers, if there is one."""
+        self._drop_gone()
         for prefix in self._age.values():
             if prefix.readers == 0:
                 self._forget(prefix)
                 return prefix
         return None
 
-    def drop_adapter(self, adapter: Adapter | None) -> None:
-        for prefix in [p for p in self._age.values() if p.adapter is adapter and p.readers == 0]:
-            self._forget(prefix)
+    def _drop_gone(self) -> None:
+        while self._gone:
+            adapter_id = self._gone.pop()
+            self._watched.discard(adapter_id)
+            for prefix in [prefix for prefix in self._age.values() if prefix.adapter_id == adapter_id]:
+                self._forget(prefix)
 
     def _forget(self, prefix: Prefix) -> None:
         del self._age[id(prefix)]
-        key = self._key(prefix.tokens_P, prefix.adapter)
+        key = self._key(prefix.tokens_P, prefix.adapter_id)
         self._by_key[key].remove(prefix)
         if not self._by_key[key]:
             del self._by_key[key]

@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from tinker_engine.model.threads import parallel
+
 
 class FrozenLinear:
     """A weight of the base model. It never gets a gradient; only its input does.
@@ -25,9 +27,10 @@ class FrozenLinear:
         self._packed = _pack(weight_NK)
 
     def __call__(self, x_TK: Tensor) -> Tensor:
-        if self._packed is None:
-            return F.linear(x_TK, self.weight_NK, self.bias_N)
-        return torch.ops.mkldnn._linear_pointwise(x_TK, self._packed, self.bias_N, "none", [], "")
+        with parallel():
+            if self._packed is None:
+                return F.linear(x_TK, self.weight_NK, self.bias_N)
+            return torch.ops.mkldnn._linear_pointwise(x_TK, self._packed, self.bias_N, "none", [], "")
 
     def input_grad(self, dy_TN: Tensor) -> Tensor:
         return dy_TN @ self.weight_NK

@@ -10,6 +10,7 @@ from tinker_engine.model.cache import CacheShape, KvCache
 from tinker_engine.model.decoder import Decoder
 from tinker_engine.model.lora import LoraBatch
 from tinker_engine.model.memory import free_bytes
+from tinker_engine.model.threads import serial
 from tinker_engine.model.tokenizer import Tokenizer
 from tinker_engine.sampling.attend import DecodeAttention, PrefillAttention, PrefillPart
 from tinker_engine.sampling.choice import choose
@@ -144,13 +145,14 @@ class Sampler:
             device,
         )
         lora = LoraBatch.runs([(sample.ticket.request.adapter, 1) for sample in order])
-        hidden_TD = self.decoder.hidden(
-            torch.tensor([sample.tokens[-1] for sample in order], device=device),
-            torch.tensor([sample.context_length - 1 for sample in order], device=device),
-            max(sample.context_length for sample in order),
-            attend,
-            lora,
-        )
+        with serial():
+            hidden_TD = self.decoder.hidden(
+                torch.tensor([sample.tokens[-1] for sample in order], device=device),
+                torch.tensor([sample.context_length - 1 for sample in order], device=device),
+                max(sample.context_length for sample in order),
+                attend,
+                lora,
+            )
         for sample in order:
             assert sample.bucket is not None, "a row has a slot"
             sample.bucket.lengths[sample.slot] += 1

@@ -1,0 +1,49 @@
+"""Which parts of a decode step run on all threads.
+
+A step of few rows is thousands of small operations. Handing each to a pool of threads costs more than it saves,
+and on a machine that is busy otherwise a single descheduled thread stalls every one of them. So a step runs
+`serial()`, and only its large products ask for the whole pool.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+_pool: int | None = None  # size of the pool while a serial section is open
+
+
+@contextmanager
+def serial() -> Iterator[None]:
+    """Run on one thread, but for what is under `parallel()`."""
+    global _pool
+    if _pool is not None:
+        yield
+        return
+    _pool = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(_pool)
+        _pool = None
+
+
+class _Parallel:
+    """A class, not a generator: it is entered hundreds of times a step."""
+
+    def __enter__(self) -> None:
+        if _pool is not None:
+            torch.set_num_threads(_pool)
+
+    def __exit__(self, *_: object) -> None:
+        if _pool is not None:
+            torch.set_num_threads(1)
+
+
+_PARALLEL = _Parallel()
+
+
+def parallel() -> _Parallel:
+    """All threads for this block, within a serial section or not."""
+    return _PARALLEL
