@@ -10,7 +10,10 @@ from tinker_engine.model.spec import ModelSpec
 
 def check_tokens(tokens: Sequence[int] | np.ndarray, where: str, model: ModelSpec) -> np.ndarray:
     """A one-dimensional int64 array within the vocabulary and the context."""
-    array = np.asarray(tokens)
+    try:
+        array = np.array(tokens)  # a copy: the caller may change theirs
+    except ValueError as error:
+        raise InputError(where, f"must be a flat list of token ids: {error}") from error
     if array.size == 0:
         raise InputError(where, "is empty; at least one token is needed")
     if array.ndim != 1 or array.dtype.kind not in "iu":

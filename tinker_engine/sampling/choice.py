@@ -65,6 +65,7 @@ def choose(logits_BV: Tensor, draws: Sequence[Draw]) -> list[Chosen]:
     if greedy := [row for row, draw in enumerate(draws) if draw.greedy]:
         # Of the logits: close ones round to equal probabilities.
         tokens[greedy] = logits_BV[greedy].argmax(-1)
+    tokens.clamp_(max=probs_BV.shape[1] - 1)  # the search finds no token among NaNs; their logprob says so
     logprobs = probs_BV.gather(1, tokens[:, None])[:, 0].log()
     return [
         Chosen(token, logprob, _most_likely(probs_BV[row], draw.alternatives))

@@ -8,7 +8,7 @@ from numbers import Integral
 
 import numpy as np
 
-from tinker_engine.errors import InputError
+from tinker_engine.errors import EngineError, InputError
 from tinker_engine.model.cache import Bucket, Prefix
 from tinker_engine.model.spec import ModelSpec
 from tinker_engine.model.token_ids import check_tokens
@@ -40,14 +40,18 @@ class Ticket:
         self.sequences: dict[int, SampledSequence] = {}
         self.cache_hits = 0
         self.cancelled = False
+        self.error: EngineError | None = None
 
     @property
     def done(self) -> bool:
-        return len(self.sequences) == self.request.num_samples
+        return self.error is not None or len(self.sequences) == self.request.num_samples
 
     @cached_property
     def result(self) -> SampleResult:
+        """What was asked for; raises if it could not be computed."""
         assert self.done, "a ticket has a result once it is done"
+        if self.error is not None:
+            raise self.error
         return SampleResult(
             sequences=[self.sequences[i] for i in range(self.request.num_samples)],
             prompt_logprobs=self.scores.logprobs() if self.scores else None,

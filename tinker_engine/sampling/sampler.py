@@ -1,11 +1,12 @@
 """Sampling with continuous batching: `step()` is admit → prefill → decode, for all requests at once."""
 
+import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from tinker_engine.errors import InputError
+from tinker_engine.errors import InputError, NonFiniteError
 from tinker_engine.model.cache import CacheShape, KvCache
 from tinker_engine.model.decoder import Decoder
 from tinker_engine.model.lora import LoraBatch
@@ -13,7 +14,7 @@ from tinker_engine.model.memory import free_bytes
 from tinker_engine.model.threads import serial
 from tinker_engine.model.tokenizer import Tokenizer
 from tinker_engine.sampling.attend import DecodeAttention, PrefillAttention, PrefillPart
-from tinker_engine.sampling.choice import choose
+from tinker_engine.sampling.choice import Chosen, choose
 from tinker_engine.sampling.request import Sample, Ticket
 from tinker_engine.sampling.scheduler import MOST_ROWS, Prefill, Scheduler, by_prefix
 from tinker_engine.sampling.types import SampleRequest, SampleResult
@@ -77,6 +78,7 @@ class Sampler:
         self.scheduler.admit()
         self._prefill()
         self._decode()
+        self.scheduler.drop_failed()
 
     def _prefill(self) -> None:
         chunks = self.scheduler.next_chunks(self._prefill_tokens)
@@ -127,7 +129,7 @@ class Sampler:
             for start in range(0, len(prefill.samples), at_a_time):
                 samples = prefill.samples[start : start + at_a_time]
                 chosen = choose(logits_1V.repeat(len(samples), 1), [sample.draw() for sample in samples])
-                going_on += [s for s, c in zip(samples, chosen, strict=True) if not s.accept(c)]
+                going_on += [s for s, c in zip(samples, chosen, strict=True) if self._goes_on(s, c)]
             self.scheduler.finish_prefill(prefill)
             self.scheduler.start_rows(prefill, going_on)
 
@@ -158,5 +160,14 @@ class Sampler:
             sample.bucket.lengths[sample.slot] += 1
         logits_BV = self.decoder.logits(hidden_TD, lora)
         for sample, chosen in zip(order, choose(logits_BV, [s.draw() for s in order]), strict=True):
-            if sample.accept(chosen):
+            if not self._goes_on(sample, chosen):
                 self.scheduler.remove(sample)
+
+    def _goes_on(self, sample: Sample, chosen: Chosen) -> bool:
+        """Take the token; whether there are more to come. A distribution of NaN fails its ticket alone."""
+        if math.isnan(chosen.logprob):
+            sample.ticket.error = NonFiniteError(
+                f"token {len(sample.tokens)} of sample {sample.index} has no probabilities: the model's output is NaN. "
+                "The adapter has diverged; sample from an earlier one, or train with a lower learning rate"
+            )
+        return sample.ticket.error is None and not sample.accept(chosen)

@@ -15,12 +15,13 @@ from tests.tinker_engine.sampling.support import (
     assert_empty,
     assert_same,
     decoder_of,
+    finish,
     make_request,
     random_prompt,
     sample_one,
     trained_like,
 )
-from tinker_engine.errors import InputError
+from tinker_engine.errors import InputError, NonFiniteError
 from tinker_engine.sampling.sampler import Sampler
 from tinker_engine.sampling.types import SampleRequest, SamplingParams
 
@@ -140,3 +141,26 @@ def test_the_bounds_themselves_are_accepted(make_sampler: MakeSampler):
         [make_request([VOCABULARY - 1, 0], 1, num_samples=300, topk_sample_logprobs=1024)]
     )
     assert len(result.sequences) == 300
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_an_adapter_that_diverged_fails_its_own_requests_alone(temperature: float, make_sampler: MakeSampler):
+    broken = adapter_of(FAMILY, 1).snapshot()
+    broken.flat.fill_(float("nan"))
+    sampler = make_sampler()
+    fine = make_request(random_prompt(1, 9), 6)
+    expected = sample_one(make_sampler(), fine)
+    tickets = [
+        sampler.submit(
+            make_request(random_prompt(2, 7), 6, adapter=broken, num_samples=n, temperature=temperature)
+        )
+        for n in (1, 3)
+    ]
+    good = sampler.submit(fine)
+    finish(sampler, good)
+    assert_same(good.result.sequences[0], expected)
+    for ticket in tickets:
+        assert ticket.done
+        with pytest.raises(NonFiniteError, match="diverged"):
+            _ = ticket.result
+    assert_empty(sampler)
