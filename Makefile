@@ -44,7 +44,7 @@ unit: $(READY)  ## tests
 format: $(READY)  ## let ruff rewrite what it can
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 
-bench: $(READY)  ## measure this machine and the engine on it; writes benchmarks/results
+bench: $(READY)  ## measure this machine and the engine on it; writes benchmarks/results (ten minutes)
 	@$(BIN)/python -m benchmarks.limits
 	@$(BIN)/python -m benchmarks.engine
 	@$(BIN)/python -m benchmarks.plot

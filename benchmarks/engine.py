@@ -1,12 +1,14 @@
 """Training and sampling speed of the library on SmolLM2-135M, as a fraction of what the machine can do.
 
-    python -m benchmarks.engine        writes benchmarks/results/engine.json (about three minutes)
+    python -m benchmarks.engine        writes benchmarks/results/engine.json (about ten minutes on two cores)
 
-The machine's limits are measured before and after every figure, so that a busy neighbour slows both.
+Every figure is the median of three rounds, and the machine's limits are measured before and after each round:
+a neighbour on a shared machine slows both.
 """
 
 import statistics
 import time
+from collections.abc import Callable
 from typing import Any
 
 from benchmarks.limits import Limits, measure, write
@@ -28,7 +30,8 @@ from tinker_engine.training.types import AdamParams, Datum
 MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 LORA = LoraSpec(rank=32, seed=0)
 PROMPT, NEW = 64, 48  # tokens of a decode measurement
-REPEATS = 5
+REPEATS = 2  # steps of a training round
+ROUNDS = 3
 
 
 def training_seconds(decoder: Decoder, sequences: int, length: int) -> list[float]:
@@ -69,13 +72,22 @@ def decode_seconds(decoder: Decoder, tokenizer: Tokenizer, rows: int, *, lora: b
     return times[:-1]
 
 
-def figure(cost: Cost, tokens: int, times: list[float], before: Limits, after: Limits) -> dict[str, Any]:
-    limits = Limits((before.gemm_flops + after.gemm_flops) / 2, (before.bandwidth + after.bandwidth) / 2)
-    seconds, least = statistics.median(times), cost.seconds(limits)
+def figure(cost: Cost, tokens: int, work: Callable[[], list[float]]) -> dict[str, Any]:
+    """The median of several rounds, each held against the limits as they were around it."""
+    rounds: list[tuple[float, float, Limits]] = []
+    before = measure(0.5)
+    for _ in range(ROUNDS):
+        seconds = statistics.median(work())
+        after = measure(0.5)
+        limits = Limits((before.gemm_flops + after.gemm_flops) / 2, (before.bandwidth + after.bandwidth) / 2)
+        rounds.append((cost.seconds(limits) / seconds, seconds, limits))
+        before = after
+    fraction, seconds, limits = sorted(rounds, key=lambda each: each[0])[ROUNDS // 2]
     return {
         "tokens_per_second": round(tokens / seconds, 1),
-        "limit_tokens_per_second": round(tokens / least, 1),
-        "fraction_of_limit": round(least / seconds, 3),
+        "limit_tokens_per_second": round(tokens / cost.seconds(limits), 1),
+        "fraction_of_limit": round(fraction, 3),
+        "fractions_of_all_rounds": [round(each[0], 3) for each in rounds],
         "gemm_gflops": round(limits.gemm_flops / 1e9, 1),
         "bandwidth_gbytes": round(limits.bandwidth / 1e9, 1),
     }
@@ -102,10 +114,7 @@ def main() -> None:
                 (name, cost, rows, lambda r=rows, x=lora: decode_seconds(decoder, model.tokenizer, r, lora=x))
             )
     for name, cost, tokens, work in tqdm(jobs, unit="figure"):
-        before = measure()
-        times = work()
-        figures[name] = figure(cost, tokens, times, before, measure())
-        result = figures[name]
+        figures[name] = result = figure(cost, tokens, work)
         tqdm.write(
             f"{name:50} {result['tokens_per_second']:7.1f} tokens/s, {result['fraction_of_limit']:6.1%} of the limit"
         )

@@ -71,7 +71,7 @@ class Bucket:
         self.shape = shape
         self.capacity = capacity
         self.lengths: list[int] = []  # own tokens of the row in each slot
-        self.kv = self._block(0)
+        self._hold(self._block(0))
 
     def _block(self, slots: int) -> Tensor:
         s = self.shape
@@ -105,7 +105,12 @@ class Bucket:
     def _resize(self, slots: int) -> None:
         block, rows = self._block(max(1, slots)), len(self.lengths)
         block[:, :, :rows] = self.kv[:, :, :rows]
+        self._hold(block)
+
+    def _hold(self, block: Tensor) -> None:
         self.kv = block
+        # Views of each layer's keys and values, [S, G, C, E], made once: a step asks for them layer by layer.
+        self.layers = [tuple(layer.unbind()) for layer in block.unbind()]
 
     def remove(self, slot: int) -> int:
         """Empty a slot by moving the last row into it; the slot that row had."""

@@ -62,9 +62,10 @@ class LoraPair:
     def add_to(self, y_TN: Tensor, x_TK: Tensor) -> Tensor:
         """Add the update to `y_TN` in place; returns x Aᵀ, which the backward pass needs."""
         a_JRK, b_NR = self.a_JRK.to(x_TK.dtype), self.b_NR.to(x_TK.dtype)
-        h_TJR = x_TK @ a_JRK.T
-        for (start, end), h_TR in zip(self.columns, h_TJR.chunk(len(self.columns), dim=1), strict=True):
-            y_TN[:, start:end].addmm_(h_TR, b_NR[start:end].T, alpha=self.scale)
+        with parallel(len(x_TK) * a_JRK.numel()):
+            h_TJR = x_TK @ a_JRK.T
+            for (start, end), h_TR in zip(self.columns, h_TJR.chunk(len(self.columns), dim=1), strict=True):
+                y_TN[:, start:end].addmm_(h_TR, b_NR[start:end].T, alpha=self.scale)
         return h_TJR
 
     def backward(self, dy_TN: Tensor, x_TK: Tensor, h_TJR: Tensor) -> tuple[Tensor, Tensor, Tensor]:

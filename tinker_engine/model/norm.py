@@ -3,26 +3,24 @@
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    return _RmsNorm.apply(x, weight, eps) if torch.is_grad_enabled() else _forward(x, weight, eps)[0]
-
-
-def _forward(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    wide = x if x.dtype == torch.float64 else x.float()
-    inverse_rms = torch.rsqrt(wide.square().mean(-1, keepdim=True).add_(eps))
-    return (wide * inverse_rms).to(x.dtype) * weight, inverse_rms
+    if torch.is_grad_enabled():
+        return _RmsNorm.apply(x, weight, eps)
+    return F.rms_norm(x, weight.shape, weight, eps)
 
 
 class _RmsNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float):
-        y, inverse_rms = _forward(x, weight, eps)
+        wide = x if x.dtype == torch.float64 else x.float()
+        inverse_rms = torch.rsqrt(wide.square().mean(-1, keepdim=True).add_(eps))
         ctx.save_for_backward(x, weight, inverse_rms)
-        return y
+        return (wide * inverse_rms).to(x.dtype) * weight
 
     @staticmethod
     @once_differentiable

@@ -39,9 +39,11 @@ class RopeTable:
         self._cos_sin = self._table(256)
 
     def _table(self, length: int) -> Tensor:
-        positions = torch.arange(length, device=self._frequency.device, dtype=torch.float32)
-        angles = torch.outer(positions, self._frequency)
-        return torch.stack((angles.cos(), angles.sin())).to(self._dtype)
+        # Grown by the sampler, used by the trainer too: never a tensor that autograd refuses.
+        with torch.inference_mode(False):
+            positions = torch.arange(length, device=self._frequency.device, dtype=torch.float32)
+            angles = torch.outer(positions, self._frequency)
+            return torch.stack((angles.cos(), angles.sin())).to(self._dtype)
 
     def at(self, positions_T: Tensor, longest: int) -> tuple[Tensor, Tensor]:
         """[T, 1, head_dim/2] cos and sin. `longest` bounds the positions without reading them back."""

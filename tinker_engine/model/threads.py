@@ -6,7 +6,7 @@ and on a machine that is busy otherwise a single descheduled thread stalls every
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
@@ -42,8 +42,10 @@ class _Parallel:
 
 
 _PARALLEL = _Parallel()
+_UNCHANGED = nullcontext()
+_WORTH_SHARING = 1_000_000  # multiplications, some ten microseconds: as long as it takes to share them
 
 
-def parallel() -> _Parallel:
-    """All threads for this block, within a serial section or not."""
-    return _PARALLEL
+def parallel(multiplications: int = _WORTH_SHARING) -> AbstractContextManager[None]:
+    """All threads for this block, within a serial section or not, if it is that much work."""
+    return _PARALLEL if multiplications >= _WORTH_SHARING else _UNCHANGED

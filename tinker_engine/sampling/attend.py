@@ -59,16 +59,23 @@ class DecodeAttention:
         self._prefixes = [(prefix, _index(places, device)) for prefix, places in prefixes]
 
     def __call__(self, layer: int, q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor) -> Tensor:
-        out_THE = torch.empty(q_THE.shape, dtype=q_THE.dtype, device=q_THE.device)
-        lse_TH = torch.empty(q_THE.shape[:2], dtype=torch.float32, device=q_THE.device)
-        lse_TH = lse_TH.to(q_THE.dtype) if q_THE.dtype == torch.float64 else lse_TH
-        for view in self._buckets:
-            out_THE[view.places], lse_TH[view.places] = view.attend(layer, q_THE, k_TGE, v_TGE, self._scale)
+        out_THE, lse_TH = self._own(layer, q_THE, k_TGE, v_TGE)
         for prefix, places in self._prefixes:
             k_GPE, v_GPE = prefix.kv[layer]
             shared = full_part(q_THE[places], k_GPE, v_GPE, self._scale)
             out_THE[places], _ = merge(shared, (out_THE[places], lse_TH[places]))
         return out_THE.flatten(1)
+
+    def _own(self, layer: int, q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor) -> tuple[Tensor, Tensor]:
+        """Each row over its own keys."""
+        if len(self._buckets) == 1 and isinstance(self._buckets[0].places, slice):
+            return self._buckets[0].attend(layer, q_THE, k_TGE, v_TGE, self._scale)
+        out_THE = torch.empty(q_THE.shape, dtype=q_THE.dtype, device=q_THE.device)
+        wide = torch.float64 if q_THE.dtype == torch.float64 else torch.float32
+        lse_TH = torch.empty(q_THE.shape[:2], dtype=wide, device=q_THE.device)
+        for view in self._buckets:
+            out_THE[view.places], lse_TH[view.places] = view.attend(layer, q_THE, k_TGE, v_TGE, self._scale)
+        return out_THE, lse_TH
 
 
 class _BucketView:
@@ -76,7 +83,7 @@ class _BucketView:
 
     def __init__(self, bucket: Bucket, places: list[int], device: torch.device):
         self.places = _index(places, device)
-        self._kv = bucket.kv
+        self._layers = bucket.layers
         self._rows = len(places)
         lengths_B = torch.tensor(bucket.lengths, device=device)
         groups, capacity = bucket.kv.shape[3:5]
@@ -90,7 +97,7 @@ class _BucketView:
     def attend(
         self, layer: int, q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor, scale: float
     ) -> tuple[Tensor, Tensor]:
-        k_SGCE, v_SGCE = self._kv[layer]
+        k_SGCE, v_SGCE = self._layers[layer]
         k_SGCE.view(-1, k_SGCE.shape[-1]).index_copy_(0, self._cells, k_TGE[self.places].flatten(0, 1))
         v_SGCE.view(-1, v_SGCE.shape[-1]).index_copy_(0, self._cells, v_TGE[self.places].flatten(0, 1))
         k, v = k_SGCE[: self._rows, :, : self._reach], v_SGCE[: self._rows, :, : self._reach]

@@ -51,6 +51,7 @@ class Sampler:
         self.scheduler.submit(ticket, self._tokenizer.token_bytes)
         return ticket
 
+    @torch.inference_mode()
     def cancel(self, ticket: Ticket) -> None:
         self.scheduler.cancel(ticket)
 
@@ -72,7 +73,7 @@ class Sampler:
     def idle(self) -> bool:
         return self.scheduler.idle
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def step(self) -> None:
         """One token for every row, and some prompt tokens for those about to join."""
         self.scheduler.admit()

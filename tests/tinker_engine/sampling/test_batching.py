@@ -248,8 +248,9 @@ def test_numbers_left_in_a_slot_reach_nobody(make_sampler: MakeSampler):
     sampler = make_sampler()
     neighbour = sampler.submit(make_request([9, 9, 9], 30))
     finish(sampler, sampler.submit(make_request(LONG[:3], 15)))
-    for bucket in sampler.cache.buckets.values():  # as if the one that left had diverged
-        bucket.kv[:, :, len(bucket.lengths) :] = torch.nan
+    with torch.inference_mode():
+        for bucket in sampler.cache.buckets.values():  # as if the one that left had diverged
+            bucket.kv[:, :, len(bucket.lengths) :] = torch.nan
     heir = sampler.submit(make_request(LONG[:3], 10))  # gets the slot
     for ticket, result in zip((neighbour, heir), finish(sampler, neighbour, heir), strict=True):
         assert_same(result.sequences[0], sample_one(make_sampler(), ticket.request))
