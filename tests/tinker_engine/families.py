@@ -1,5 +1,6 @@
 """Small random models of every family, as `transformers` builds them, for tests that compare with it."""
 
+import random
 from typing import Any
 
 import torch
@@ -56,14 +57,32 @@ FAMILIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
 }
 
 
-def make_reference(family: str, seed: int = 0, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+def make_reference(
+    family: str, seed: int = 0, dtype: torch.dtype = torch.float32, **shape: Any
+) -> PreTrainedModel:
     """Random weights everywhere: zero biases or unit norms would hide a mix-up."""
     config_class, model_class, changes = FAMILIES[family]
     torch.manual_seed(seed)
-    model = model_class(config_class(**(_SMALL | changes)))
+    model = model_class(config_class(**(_SMALL | changes | shape)))
     for name, parameter in model.named_parameters():
         torch.nn.init.normal_(parameter, mean=1.0 if "norm" in name else 0.0, std=0.15)
     return model.to(dtype).eval()
+
+
+def random_shape(seed: int) -> dict[str, Any]:
+    """Widths, heads and depth drawn at random; the head width need not divide the model's."""
+    rng = random.Random(seed)
+    groups = rng.choice([1, 2, 3])
+    return {
+        "vocab_size": rng.randrange(20, 200),
+        "hidden_size": 4 * rng.randrange(3, 20),
+        "intermediate_size": rng.randrange(10, 120),
+        "num_hidden_layers": rng.randrange(1, 4),
+        "num_attention_heads": groups * rng.choice([1, 2, 4]),
+        "num_key_value_heads": groups,
+        "head_dim": 2 * rng.randrange(2, 12),
+        "tie_word_embeddings": rng.random() < 0.5,
+    }
 
 
 def make_decoder(reference: PreTrainedModel) -> Decoder:

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.tinker_engine.families import FAMILIES, make_decoder, make_reference
+from tests.tinker_engine.families import FAMILIES, make_decoder, make_reference, random_shape
 from tinker_engine.model.attention import PackedAttention, Segment, _sdpa
 from tinker_engine.model.decoder import Attend, Decoder
 from tinker_engine.model.lora import Adapter, LoraBatch, LoraSpec
@@ -34,6 +34,21 @@ def test_logits_equal_transformers(family: str) -> None:
         (batch,) = pack([tokens.numpy()], 1000)
         logits = decoder.logits(run(decoder, batch), LoraBatch())
     torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("family", ["llama3-rope", "llama-biases", "qwen2.5", "qwen3", "mistral"])
+@pytest.mark.parametrize("seed", range(4))
+def test_logits_of_random_shapes_equal_transformers(family: str, seed: int) -> None:
+    shape = random_shape(seed)
+    if family == "qwen2.5":  # its heads always share the model's width
+        shape["hidden_size"] = shape["num_attention_heads"] * shape.pop("head_dim")
+    reference = make_reference(family, seed, **shape)
+    decoder = make_decoder(reference)
+    tokens = torch.from_numpy(sequences([90], decoder.spec.vocab_size)[0])
+    with torch.no_grad():
+        (batch,) = pack([tokens.numpy()], 1000)
+        logits = decoder.logits(run(decoder, batch), LoraBatch())
+        torch.testing.assert_close(logits, reference(tokens[None]).logits[0], atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -7,24 +7,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tinker_engine.errors import ModelError
-from tinker_engine.model.load import load_model, resolve
-
-NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
+from tinker_engine.model.load import LoadedModel
 
 pytestmark = pytest.mark.real
 
 
-@pytest.fixture(scope="module")
-def folder() -> Path:
-    try:
-        return resolve(NAME)
-    except ModelError as error:
-        pytest.skip(str(error))
-
-
-def test_smollm2_is_what_it_says(folder):
-    model = load_model(NAME, device="cpu", dtype="float32")
+def test_smollm2_is_what_it_says(smollm2: LoadedModel) -> None:
+    model = smollm2
     spec = model.spec
     assert (spec.architecture, spec.vocab_size, spec.hidden_size) == ("LlamaForCausalLM", 49152, 576)
     assert (spec.num_layers, spec.num_heads, spec.num_kv_heads, spec.head_dim) == (30, 9, 3, 64)
@@ -43,9 +32,9 @@ def test_smollm2_is_what_it_says(folder):
         assert b"".join(map(tokenizer.token_bytes, ids)) == text.encode()
 
 
-def test_transformers_opens_the_folder_and_gets_a_sensible_answer(folder):
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+def test_transformers_opens_the_folder_and_gets_a_sensible_answer(smollm2_folder: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(smollm2_folder)
+    model: Any = AutoModelForCausalLM.from_pretrained(smollm2_folder, dtype=torch.float32)
     question = [{"role": "user", "content": "What is the capital of France?"}]
     prompt = tokenizer.apply_chat_template(question, tokenize=False, add_generation_prompt=True)
     assert prompt.startswith("<|im_start|>system\nYou are a helpful AI assistant named SmolLM")

@@ -1,28 +1,23 @@
 """Sampling from the real SmolLM2-135M-Instruct, on machines where it was pulled."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from tests.tinker_engine.sampling.support import assert_same, finish, make_request, sample_one, trained_like
-from tinker_engine.errors import ModelError
 from tinker_engine.model.decoder import Decoder
-from tinker_engine.model.load import LoadedModel, load_model, resolve
+from tinker_engine.model.load import LoadedModel, load_model
 from tinker_engine.sampling.sampler import Sampler
 from tinker_engine.training.trainer import Trainer
 from tinker_engine.training.types import Datum
-
-NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
 pytestmark = pytest.mark.real
 
 
 @pytest.fixture(scope="module")
-def model() -> LoadedModel:
-    try:
-        resolve(NAME)
-    except ModelError as error:
-        pytest.skip(str(error))
-    return load_model(NAME, device="cpu", dtype="float32")
+def model(smollm2_folder: Path) -> LoadedModel:
+    return load_model(str(smollm2_folder), device="cpu", dtype="float32")
 
 
 @pytest.fixture(scope="module")

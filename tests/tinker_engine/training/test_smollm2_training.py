@@ -10,14 +10,12 @@ from transformers import AutoModelForCausalLM
 
 from tests.tinker_engine.training.conftest import random_run
 from tests.tinker_engine.training.reference import named_gradients, peft_gradients
-from tinker_engine.errors import ModelError
 from tinker_engine.model.decoder import Decoder
-from tinker_engine.model.load import load_model, resolve
+from tinker_engine.model.load import LoadedModel
 from tinker_engine.model.lora import LoraSpec
 from tinker_engine.training.trainer import Trainer
 from tinker_engine.training.types import AdamParams, Datum
 
-NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
 TEXTS = (
     "The tide was out, and the boats lay on their sides like",
     "Two and two are four; four and four are eight.",
@@ -26,24 +24,14 @@ TEXTS = (
 pytestmark = pytest.mark.real
 
 
-@pytest.fixture(scope="module")
-def folder() -> Path:
-    try:
-        return resolve(NAME)
-    except ModelError as error:
-        pytest.skip(str(error))
+@pytest.fixture
+def trainer(smollm2: LoadedModel) -> Trainer:
+    return Trainer(Decoder(smollm2.spec, smollm2.weights))
 
 
-@pytest.fixture(scope="module")
-def trainer(folder: Path) -> Trainer:
-    model = load_model(NAME, device="cpu", dtype="float32")
-    return Trainer(Decoder(model.spec, model.weights))
-
-
-@pytest.fixture(scope="module")
-def data(folder: Path) -> list[Datum]:
-    tokenizer = load_model(NAME, device="cpu", dtype="float32").tokenizer
-    encoded = [tokenizer.encode(text) for text in TEXTS]
+@pytest.fixture
+def data(smollm2: LoadedModel) -> list[Datum]:
+    encoded = [smollm2.tokenizer.encode(text) for text in TEXTS]
     return [
         Datum(
             tokens[:-1], {"target_tokens": tokens[1:], "weights": np.ones(len(tokens) - 1, dtype=np.float32)}
@@ -54,13 +42,13 @@ def data(folder: Path) -> list[Datum]:
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_loss_and_gradients_equal_transformers_and_peft(
-    folder: Path, trainer: Trainer, data: list[Datum], tmp_path: Path
+    smollm2_folder: Path, trainer: Trainer, data: list[Datum], tmp_path: Path
 ) -> None:
     run = trainer.create_run(LoraSpec(8, seed=0))
     run.adapter.flat.add_(
         0.002 * torch.randn(run.adapter.flat.shape, generator=torch.Generator().manual_seed(0))
     )
-    reference: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    reference: Any = AutoModelForCausalLM.from_pretrained(smollm2_folder, dtype=torch.float32)
     value, logprobs, grads = peft_gradients(
         reference, run.adapter, data, "cross_entropy", {}, tmp_path / "adapter"
     )

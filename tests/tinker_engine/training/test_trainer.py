@@ -217,6 +217,22 @@ def test_two_runs_with_one_seed_are_identical_to_the_bit() -> None:
     assert torch.equal(finals[0].optimizer.second, finals[1].optimizer.second)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_gives_about_the_same_gradient(dtype: torch.dtype) -> None:
+    """The adapter and its gradient stay in fp32 on a base of any precision."""
+    data = policy_data([5, 30, 11]) + policy_data([4, 9], seed=2, prompt=25)
+    grads: list[Tensor] = []
+    for base in (torch.float32, dtype):
+        trainer = Trainer(make_decoder(make_reference("qwen3", dtype=base)))
+        run = random_run(trainer)
+        trainer.forward_backward(run, supervised(data), "cross_entropy")
+        trainer.optim_step(run, AdamParams(learning_rate=0.0))
+        trainer.forward_backward(run, supervised(data), "cross_entropy")
+        grads.append(run.grad)
+    assert grads[1].dtype == torch.float32
+    assert (grads[1] - grads[0]).norm() < 0.05 * grads[0].norm()
+
+
 def test_training_lowers_the_loss(trainer: Trainer) -> None:
     run = trainer.create_run(LoraSpec(8, seed=0))
     data = [
