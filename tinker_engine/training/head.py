@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tinker_engine.model.decoder import Decoder
+from tinker_engine.model.linear import LoraPair
 from tinker_engine.model.lora import Adapter
 
 CHUNK_ELEMENTS = 16 * 1024 * 1024  # logits held at a time; 64 MB in fp32
@@ -61,31 +62,40 @@ def head_pass(
         if gradient is None or d_hidden is None:
             continue
         d_logprob = gradient(chunk.entries, logprobs)
-        d_row = torch.zeros_like(lse_C).index_add_(0, chunk.local, d_logprob)
         touched = torch.zeros_like(lse_C, dtype=torch.bool)
         touched[chunk.local[d_logprob != 0]] = True
         if not touched.any():
             continue
-        # d logits = Σ over entries of g·(onehot(target) − softmax)
-        d_logits = logits.sub_(lse_C[:, None]).exp_().mul_(-d_row[:, None])
-        # (index_add_ on one axis adds in order; index_put_ may not, and bits must repeat)
-        d_logits.view(-1).index_add_(0, chunk.local * decoder.spec.vocab_size + targets, d_logprob)
+        d_logits = _logit_gradient(logits, lse_C, chunk.local, targets, d_logprob)
+        rows_C = chunk.rows_C
         if not touched.all():
-            keep = touched.nonzero()[:, 0]
-            d_logits, x_CD, rows_C = d_logits[keep], x_CD[keep], chunk.rows_C[keep]
-            low_rank = low_rank[keep] if low_rank is not None else None
-        else:
-            rows_C = chunk.rows_C
+            d_logits, x_CD, rows_C = d_logits[touched], x_CD[touched], rows_C[touched]
+            low_rank = low_rank[touched] if low_rank is not None else None
         d_logits = d_logits.to(hidden_SD.dtype)
-        d_x = decoder.head.input_grad(d_logits)
+        d_hidden[rows_C] = decoder.head.input_grad(d_logits)
         if pair is not None and low_rank is not None:
-            d_x_part, da, db = pair.backward(d_logits, x_CD, low_rank)
-            d_x += d_x_part
-            for leaf, grad in ((pair.a_JRK, da), (pair.b_NR, db)):
-                assert leaf.grad is not None, "the caller binds gradients"
-                leaf.grad += grad
-        d_hidden[rows_C] = d_x
+            d_hidden[rows_C] += _add_pair_gradients(pair, d_logits, x_CD, low_rank)
     return logprob_N, d_hidden
+
+
+def _logit_gradient(
+    logits: Tensor, lse_C: Tensor, local: Tensor, targets: Tensor, d_logprob: Tensor
+) -> Tensor:
+    """Σ over entries of g·(onehot(target) − softmax), written over the logits."""
+    d_row = torch.zeros_like(lse_C).index_add_(0, local, d_logprob)
+    d_logits = logits.sub_(lse_C[:, None]).exp_().mul_(-d_row[:, None])
+    # index_add_ on one axis adds in order; index_put_ may not, and bits must repeat.
+    d_logits.view(-1).index_add_(0, local * logits.shape[1] + targets, d_logprob)
+    return d_logits
+
+
+def _add_pair_gradients(pair: LoraPair, d_logits: Tensor, x_CD: Tensor, low_rank: Tensor) -> Tensor:
+    """Add to the gradients of the head's A and B; returns this path's share of the input's."""
+    d_x, *weight_grads = pair.backward(d_logits, x_CD, low_rank)
+    for leaf, grad in zip((pair.a_JRK, pair.b_NR), weight_grads, strict=True):
+        assert leaf.grad is not None, "the caller binds gradients"
+        leaf.grad += grad
+    return d_x
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:

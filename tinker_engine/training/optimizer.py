@@ -22,13 +22,14 @@ class AdamW:
         """Update `weights` in place. Refuses before it changes anything."""
         check_adam_params(params)
         grad_norm = float(torch.linalg.vector_norm(grad, dtype=torch.float64))
-        if not math.isfinite(grad_norm):
-            raise NonFiniteError(
-                "optim_step refused: the accumulated gradient holds NaN or infinity. Weights and optimizer are "
-                "unchanged and the gradient was dropped; look at the weights, advantages or learning rate"
-            )
         clip = params.grad_clip_norm
         factor = min(1.0, clip / grad_norm) if clip > 0 and grad_norm > 0 else 1.0
+        # A square that overflows would sit in the second moment for ever and stop those weights from moving.
+        if not math.isfinite(grad_norm) or grad_norm**2 > torch.finfo(grad.dtype).max:
+            raise NonFiniteError(
+                "optim_step refused: the accumulated gradient, or its square, is NaN or infinite. Weights and "
+                "optimizer are unchanged and the gradient was dropped; look at the weights, advantages or learning rate"
+            )
         self.steps += 1
         self.first.mul_(params.beta1).add_(grad, alpha=(1 - params.beta1) * factor)
         self.second.mul_(params.beta2).addcmul_(grad, grad, value=(1 - params.beta2) * factor**2)

@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,8 +8,6 @@ from tests.tinker_engine.families import make_decoder, make_reference
 from tinker_engine.model.lora import LoraSpec
 from tinker_engine.training.trainer import LoraRun, Trainer
 from tinker_engine.training.types import Datum
-
-MakeData = Callable[..., list[Datum]]
 
 
 @pytest.fixture
@@ -30,11 +27,6 @@ def random_run(trainer: Trainer, lora: LoraSpec | None = None) -> LoraRun:
     noise = torch.randn(run.adapter.flat.shape, generator=generator, dtype=run.adapter.flat.dtype)
     run.adapter.flat.add_(0.05 * noise)
     return run
-
-
-@pytest.fixture
-def make_data() -> MakeData:
-    return policy_data
 
 
 def policy_data(lengths: list[int], vocabulary: int = 131, seed: int = 0, prompt: int = 0) -> list[Datum]:
