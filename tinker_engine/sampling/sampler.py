@@ -44,6 +44,7 @@ class Sampler:
         room = int(free_bytes(decoder.device) * CACHE_SHARE)
         self.cache = KvCache(shape, room // shape.token_bytes if cache_tokens is None else cache_tokens)
         self.scheduler = Scheduler(self.cache, most_rows)
+        self._failed: list[Ticket] = []  # in this step
 
     def submit(self, request: SampleRequest) -> Ticket:
         """Accept a request; `step` until its ticket is done. A request that cannot be served is refused here."""
@@ -79,7 +80,8 @@ class Sampler:
         self.scheduler.admit()
         self._prefill()
         self._decode()
-        self.scheduler.drop_failed()
+        while self._failed:
+            self.scheduler.cancel(self._failed.pop())
 
     def _prefill(self) -> None:
         chunks = self.scheduler.next_chunks(self._prefill_tokens)
@@ -171,4 +173,5 @@ class Sampler:
                 f"token {len(sample.tokens)} of sample {sample.index} has no probabilities: the model's output is NaN. "
                 "The adapter has diverged; sample from an earlier one, or train with a lower learning rate"
             )
+            self._failed.append(sample.ticket)
         return sample.ticket.error is None and not sample.accept(chosen)

@@ -74,17 +74,6 @@ class Scheduler:
             if not prefill.samples:
                 self._abandon(prefill)
 
-    def drop_failed(self) -> None:
-        """Nothing more is computed for tickets that have an error."""
-        under_way = (
-            *self.waiting,
-            *self.rows,
-            *(sample for prefill in self.prefills for sample in prefill.samples),
-        )
-        for ticket in {id(sample.ticket): sample.ticket for sample in under_way}.values():
-            if ticket.error is not None:
-                self.cancel(ticket)
-
     @property
     def idle(self) -> bool:
         return not (self.waiting or self.prefills or self.rows)
