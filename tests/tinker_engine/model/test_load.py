@@ -159,7 +159,7 @@ def test_resolve_finds_the_hub_cache_by_name(tmp_path, model_folder):
     [
         ("org/absent", "type: tinker-engine pull org/absent"),
         ("org/not--valid", "type: tinker-engine pull org/not--valid"),
-        ("absent", "give a model folder, a .gguf file, or a hub name"),
+        ("absent", "give a model folder, a .gguf file, tinker-engine/tiny-chat, or a hub name"),
         ("absent/model.gguf", "model.gguf does not exist"),
     ],
 )
