@@ -34,9 +34,9 @@ TEST, GREEDY, TRAIN = "test, temperature 1", "test, greedy", "train, temperature
 CARD = """\
 # tinker-engine/tiny-chat
 
-A chat model of {parameters:.1f} million parameters that comes with the engine, so that whatever trains or samples can
-be tried for real, in seconds, with no download. It knows a small made-up world and a handful of small skills, each of
-them well enough to succeed sometimes and badly enough to leave something to learn. It is of no use for anything else.
+A chat model of {parameters:.1f} million parameters that comes with the engine, so that whatever trains or samples
+can be tried for real, in seconds, with no download. It knows a small made-up world and a handful of small skills, each
+of them well enough to succeed sometimes and badly enough to leave something to learn. It is of no other use.
 
 - **Architecture**: Llama; {layers} layers of width {hidden}, {heads} heads ({kv_heads} for keys and values), SwiGLU of
   {inner}, tied embeddings, context {context}, weights in fp16 ({megabytes:.1f} MB). `transformers` opens it too.
@@ -86,7 +86,9 @@ LIMITS = """\
 - Anything outside of the tasks above: it has seen no other text, and no other language than its English of a few
   hundred words.
 - Sums beyond 200 without the calculator, lists longer than five, words longer than five letters.
-- Games are played by the rules, not well: moves and questions are chosen at random among those allowed."""
+- Games are played by the rules, not well: moves and questions are chosen at random among those allowed.
+- Judging by the rule "correct": telling the right result of a sum from a wrong one stays about as good as a coin
+  ({judge_correct}, greedy {judge_correct_greedy}). By the rule "shorter" it can judge."""
 
 
 def main() -> int:
@@ -122,7 +124,10 @@ def card(log: list[dict[str, Any]], figures: Mapping[str, Any]) -> str:
         kinds="\n".join(_kind_rows(tasks)),
         habits=", ".join(f"{s} {p:.0%}" for s, p in _by_size(tasks["chat"][TEST]["styles_when_free"])),
         text_figures=_text_figures(figures),
-        limits=LIMITS,
+        limits=LIMITS.format(
+            judge_correct=_share(tasks["judge_correct"][TEST]["right"]),
+            judge_correct_greedy=_share(tasks["judge_correct"][GREEDY]["right"]),
+        ),
     )
 
 

@@ -11,7 +11,7 @@ from tinker_cookbook.tasks import TASKS, Problem, Split, get_task
 from tinker_cookbook.tasks.arithmetic import Sum
 from tinker_cookbook.tasks.chat import Question
 from tinker_cookbook.tasks.formats import Counted, Formatted
-from tinker_cookbook.tasks.lists import Compared, Respelled
+from tinker_cookbook.tasks.lists import Compared, Rearranged, Respelled
 from tinker_cookbook.tasks.styles import style_of
 from tinker_cookbook.tasks.tictactoe import Position
 from tinker_cookbook.tasks.tools import Calculated, LookedUp
@@ -93,6 +93,8 @@ def kind(problem: Problem) -> str:
             return problem.form
         case Counted():
             return f"{problem.count} words"
+        case Rearranged():
+            return "list"
         case Respelled():
             return "word"
         case Compared():

@@ -63,14 +63,14 @@ LATE_SHARES: Mapping[str, float] = {
     "judge_correct": 6,
 }
 MISTAKES: Mapping[str, float] = {
-    "arithmetic": 0,
+    "arithmetic": 0.3,
     "chat": 0.3,
     "small_talk": 0.1,
     "formats": 0.4,
     "copy": 0.4,
     "reverse": 0.3,
     "sort": 0.2,
-    "compare": 0.32,
+    "compare": 0.4,
     "tools": 0.33,  # at each of two turns
     "tictactoe": 0.2,
     "guess_number": 0.3,  # at every turn, as in the next one
