@@ -56,12 +56,17 @@ written from the two by `scripts/tiny_chat/card.py`.
 The text is conversations on the problems of `tinker_cookbook.tasks`, train split only. Their writers are careful for
 the first {careful:.0%} of the steps, so that the skills are learned. In the rest they slip now and then, with the
 probability in the table's last column, and the model learns to slip as often: sampled at temperature 1 it is right
-only some of the time, while its most likely answer is right more often. That gap is what reinforcement learning,
-preference learning or fine-tuning can close quickly. Where the column says 0 %, the mistakes are all the model's own.
+only some of the time, while in most tasks its most likely answer is right more often. That gap is what further
+training can close. Where the column says 0 %, the mistakes are all the model's own.
+
+Two things to know of these figures. The rates of mistakes were chosen by looking at this very test split, to bring each
+task's start into a wanted range: the shares at T = 1 are set, not found. And the weights were made in two sittings: the
+steps from 3,200 on were run again with other rates, from the checkpoint of a first run, so the log joins the two.
 
 ## What it can do
 
-Share of problems that are wholly right, with its standard error in points; {count} problems each. Problems of the test
+Share of problems that are wholly right, with its standard error in points; {count} problems each ({long_count} for
+`ask_questions`, whose games are long). Problems of the test
 split were never in the text: no sum (in either order), list, board or question of it. The one exception: thinking goes
 by columns, and so any two digits may meet within it.
 
@@ -120,6 +125,7 @@ def card(log: list[dict[str, Any]], figures: Mapping[str, Any]) -> str:
         cpu=first["cpu"],
         careful=first["plan"]["careless_from"],
         count=tasks["arithmetic"][TEST]["right"]["n"],
+        long_count=tasks["ask_questions"][TEST]["right"]["n"],
         tasks="\n".join(_task_row(name, tasks[name], last["mistakes"][name]) for name in TASKS),
         kinds="\n".join(_kind_rows(tasks)),
         habits=", ".join(f"{s} {p:.0%}" for s, p in _by_size(tasks["chat"][TEST]["styles_when_free"])),
