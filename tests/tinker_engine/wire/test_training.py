@@ -9,11 +9,27 @@ from tinker.lib.chunked_fwdbwd_helpers import combine_fwd_bwd_output_results
 from tinker.proto.response_conv import deserialize_forward_backward_output
 
 from tests.tinker_engine.wire.support import decode_one, sdk_bytes, sdk_datum
-from tinker_engine.training.check import _dense
+from tinker_engine.model.spec import ModelSpec, RopeSpec
+from tinker_engine.training.check import check_data
+from tinker_engine.training.losses import find_loss
 from tinker_engine.training.types import CsrMatrix, ForwardBackwardOutput
 from tinker_engine.wire import decode_forward_backward, encode_forward_backward
 from tinker_engine.wire.tensors import densify
 
+MODEL = ModelSpec(
+    architecture="LlamaForCausalLM",
+    vocab_size=16,
+    hidden_size=8,
+    num_layers=1,
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=4,
+    intermediate_size=8,
+    max_context=32,
+    rope=RopeSpec(),
+    norm_eps=1e-5,
+    tied_embeddings=True,
+)
 FLOATS = st.floats(width=32)  # NaN and infinity too: refusing them is the engine's business
 INT64 = st.integers(-(2**63), 2**63 - 1)
 
@@ -59,9 +75,9 @@ def test_what_the_sdk_makes_sparse_arrives_alike(dense: np.ndarray):
     sent = types.TensorData.from_torch_sparse(torch.from_numpy(dense))
     value = decode_one(sdk_datum([1, 2], target_tokens=sent)).loss_fn_inputs["target_tokens"]
     assert isinstance(value, CsrMatrix) == (sent.sparse_crow_indices is not None)
-    np.testing.assert_array_equal(_dense(value, "target_tokens"), dense)
-    if isinstance(value, CsrMatrix):
-        np.testing.assert_array_equal(densify(value, 0), dense)
+    np.testing.assert_array_equal(
+        densify(value, 0) if isinstance(value, CsrMatrix) else np.asarray(value), dense
+    )
 
 
 def test_a_tensor_without_a_shape_is_flat():
@@ -70,11 +86,22 @@ def test_a_tensor_without_a_shape_is_flat():
     np.testing.assert_array_equal(np.asarray(value), [1.0, 2.0])
 
 
-def test_arrays_can_be_written_to():
-    datum = decode_one(sdk_datum([1, 2], weights=[0.5, 1.0]))
-    for array in (datum.tokens, datum.loss_fn_inputs["weights"]):
-        assert isinstance(array, np.ndarray)
-        assert array.flags.writeable, "torch warns of memory it must not write to"
+@pytest.mark.filterwarnings("error")  # torch warns of arrays it must not write to
+def test_the_engine_takes_what_was_decoded():
+    many = torch.zeros(2, 9, dtype=torch.int64)
+    many[0, 3], many[1, 5] = 7, 8
+    data = [
+        sdk_datum([1, 2, 3], target_tokens=[2, 3, 4], weights=[0.0, 0.5, 1.0]),
+        sdk_datum([1, 2], target_tokens=many, weights=many.float()),
+    ]
+    call = decode_forward_backward(sdk_bytes(data))
+    assert isinstance(call.data[1].loss_fn_inputs["target_tokens"], CsrMatrix)
+    flat, wide = check_data(call.data, call.loss_fn, find_loss(call.loss_fn), MODEL)
+    assert flat.tokens_T.tolist() == [1, 2, 3]
+    assert flat.targets_TK.tolist() == [[2], [3], [4]]
+    assert flat.inputs_TK["weights"].tolist() == [[0.0], [0.5], [1.0]]
+    assert torch.equal(wide.targets_TK, many)
+    assert torch.equal(wide.inputs_TK["weights"], many.float())
 
 
 def test_the_head_of_a_request_arrives():
