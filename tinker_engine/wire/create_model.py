@@ -23,12 +23,12 @@ def read_create_model(body: Fields) -> CreateModelCall:
         raise body.error(
             "lora_config", 'is missing; only LoRA is trained here: send {"rank": 32} or the like'
         )
-    metadata = body.optional_object("user_metadata")
+    metadata = body.optional_nested("user_metadata")
     return CreateModelCall(
         session_id=body.text("session_id"),
         model_seq_id=body.integer("model_seq_id", least=0),
         base_model=body.text("base_model"),
-        lora=_lora(body.object("lora_config")),
+        lora=_lora(body.nested("lora_config")),
         user_metadata=metadata.values if metadata else None,
     )
 

@@ -79,7 +79,7 @@ class Fields:
     def integers(self, name: str) -> list[int]:
         return check_integers(self.items(name), self.path(name))
 
-    def object(self, name: str) -> "Fields":
+    def nested(self, name: str) -> "Fields":
         return Fields(check_object(self._get(name, None), self.path(name)), self.path(name))
 
     def optional_text(self, name: str) -> str | None:
@@ -88,8 +88,8 @@ class Fields:
     def optional_integer(self, name: str, *, least: int = INT64[0], most: int = INT64[1]) -> int | None:
         return self.integer(name, least=least, most=most) if self.has(name) else None
 
-    def optional_object(self, name: str) -> "Fields | None":
-        return self.object(name) if self.has(name) else None
+    def optional_nested(self, name: str) -> "Fields | None":
+        return self.nested(name) if self.has(name) else None
 
     def error(self, name: str, message: str) -> InputError:
         return InputError(self.path(name), message)

@@ -18,7 +18,7 @@ class OptimStepCall:
 
 
 def read_optim_step(body: Fields) -> OptimStepCall:
-    other = body.optional_object("optimizer_params")
+    other = body.optional_nested("optimizer_params")
     if other is not None:
         raise other.error(
             "type", f"only AdamW is supported; send its settings as adam_params instead of {_kind(other)}"
@@ -26,13 +26,13 @@ def read_optim_step(body: Fields) -> OptimStepCall:
     return OptimStepCall(
         model_id=body.text("model_id"),
         seq_id=body.integer("seq_id", least=1),
-        params=_adam_params(body.optional_object("adam_params") or Fields({}, "adam_params")),
+        params=_adam_params(body.optional_nested("adam_params") or Fields({}, "adam_params")),
     )
 
 
 def check_optimizer_config(body: Fields) -> None:
     """Refuse a model that is to be trained with anything but AdamW."""
-    config = body.optional_object("optimizer_config")
+    config = body.optional_nested("optimizer_config")
     if config is not None and config.text("type", "adamw") != "adamw":
         raise config.error(
             "type", f"only AdamW is supported; send 'adamw' or nothing instead of {_kind(config)}"

@@ -60,11 +60,11 @@ class PromptAltTokens:
 
 def read_sample(body: Fields) -> SampleCall:
     """Types are checked here, ranges where the engine takes the request."""
-    targets, target_cells = _targets(body.optional_object("target_prompt_logprobs"))
-    prompt = body.object("prompt")
+    targets, target_cells = _targets(body.optional_nested("target_prompt_logprobs"))
+    prompt = body.nested("prompt")
     request = SampleRequest(
         prompt=read_chunks(prompt.items("chunks"), prompt.path("chunks")),
-        params=_params(body.object("sampling_params")),
+        params=_params(body.nested("sampling_params")),
         num_samples=body.integer("num_samples", 1),
         prompt_logprobs=body.flag("prompt_logprobs", False),
         topk_prompt_logprobs=body.integer("topk_prompt_logprobs", 0),

@@ -17,13 +17,13 @@ from tinker_engine.wire import messages_pb2 as pb
 # A CSR matrix is made dense before it is used, and a few bytes can describe one of any size.
 MOST_CELLS = 1 << 25
 
-_ON_WIRE = {
+_ON_WIRE: dict[int, np.dtype] = {
     pb.DTYPE_FLOAT32: np.dtype("<f4"),
     pb.DTYPE_INT64: np.dtype("<i8"),
     pb.DTYPE_INT32: np.dtype("<i4"),
     pb.DTYPE_BFLOAT16: np.dtype("<u2"),
 }
-_NAMES = {
+_NAMES: dict[int, str] = {
     pb.DTYPE_FLOAT32: "float32",
     pb.DTYPE_INT64: "int64",
     pb.DTYPE_INT32: "int32",

@@ -25,7 +25,7 @@ def test_a_request_is_read_from_its_bytes():
     assert call.loss_fn_config == {"b": 0.5}
     (datum,) = call.data
     np.testing.assert_array_equal(datum.tokens, [1, 2])
-    np.testing.assert_array_equal(np.asarray(datum.loss_fn_inputs["w"]), np.float32([0.5, 1.0]))
+    np.testing.assert_array_equal(np.asarray(datum.loss_fn_inputs["w"]), np.array([0.5, 1.0], np.float32))
 
 
 def test_an_output_has_these_bytes():

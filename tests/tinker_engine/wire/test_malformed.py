@@ -18,7 +18,7 @@ WEIGHTS = "data[1].loss_fn_inputs['weights']"
 
 
 def dense(values: list[float], dtype: int = pb.DTYPE_FLOAT32, shape: list[int] | None = None) -> pb.Tensor:
-    return pb.Tensor(dense=np.float32(values).tobytes(), dtype=dtype, shape=shape or [])  # pyright: ignore[reportArgumentType]
+    return pb.Tensor(dense=np.array(values, np.float32).tobytes(), dtype=dtype, shape=shape or [])  # pyright: ignore[reportArgumentType]
 
 
 def csr(values: int, starts: list[int], columns: list[int], shape: list[int]) -> pb.Tensor:
@@ -27,8 +27,8 @@ def csr(values: int, starts: list[int], columns: list[int], shape: list[int]) ->
         shape=shape,
         sparse_csr=pb.SparseCsr(
             values=np.ones(values, np.float32).tobytes(),
-            crow_indices=np.int64(starts).tobytes(),
-            col_indices=np.int64(columns).tobytes(),
+            crow_indices=np.array(starts, np.int64).tobytes(),
+            col_indices=np.array(columns, np.int64).tobytes(),
         ),
     )
 
@@ -74,9 +74,12 @@ def test_rows_of_a_csr_matrix_may_be_empty():
 
 
 def test_int32_and_bfloat16_are_widened():
-    ints = pb.Tensor(dense=np.int32([1, -2]).tobytes(), dtype=pb.DTYPE_INT32)
+    ints = pb.Tensor(dense=np.array([1, -2], np.int32).tobytes(), dtype=pb.DTYPE_INT32)
     halves = pb.Tensor(dense=b"\x80\x3f\x00\xc0", dtype=pb.DTYPE_BFLOAT16)
-    for tensor, expected in ((ints, np.int64([1, -2])), (halves, np.float32([1.0, -2.0]))):
+    for tensor, expected in (
+        (ints, np.array([1, -2], np.int64)),
+        (halves, np.array([1.0, -2.0], np.float32)),
+    ):
         value = decode_forward_backward(with_tensor(tensor)).data[1].loss_fn_inputs["weights"]
         assert isinstance(value, np.ndarray)
         assert value.dtype == expected.dtype

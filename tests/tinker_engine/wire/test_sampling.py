@@ -155,7 +155,7 @@ def test_a_prompt_of_one_token_has_top_k_of_nothing():
 
 
 def test_alternative_tokens_are_sent():
-    draws = PromptAltTokens(np.array([[4, 5], [6, 7]]), np.float32([[-1, -2], [-3, -4]]))
+    draws = PromptAltTokens(np.array([[4, 5], [6, 7]]), np.array([[-1, -2], [-3, -4]], np.float32))
     answer = deserialize_sample_response(encode_sample(SCORED, prompt_alt_tokens=draws))
     assert answer.prompt_alt_tokens is not None
     assert answer.prompt_alt_tokens.tokens.tolist() == [[4, 5], [6, 7]]
