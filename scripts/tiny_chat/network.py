@@ -27,8 +27,8 @@ class Shape:
     rope_theta: float = 10_000.0
     norm_eps: float = 1e-5
 
-    def hf_config(self, bos_token_id: int | None = None, eos_token_id: int | None = None) -> dict[str, Any]:
-        """The content of `config.json`."""
+    def hf_config(self) -> dict[str, Any]:
+        """The content of `config.json` but for its special tokens."""
         return {
             "architectures": ["LlamaForCausalLM"],
             "model_type": "llama",
@@ -52,8 +52,6 @@ class Shape:
             "tie_word_embeddings": True,
             "use_cache": True,
             "torch_dtype": "float32",
-            "bos_token_id": bos_token_id,
-            "eos_token_id": eos_token_id,
         }
 
 
