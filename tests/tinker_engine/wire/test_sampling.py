@@ -20,7 +20,9 @@ from tinker.proto.response_conv import deserialize_sample_response
 
 from tinker_engine.errors import InputError
 from tinker_engine.sampling.types import SampledSequence, SampleRequest, SampleResult, SamplingParams
-from tinker_engine.wire import Fields, PromptAltTokens, SampleCall, encode_sample, read_json, read_sample
+from tinker_engine.wire.body import read_json
+from tinker_engine.wire.fields import Fields
+from tinker_engine.wire.sampling import PromptAltTokens, SampleCall, encode_sample, read_sample
 from tinker_engine.wire.tensors import MOST_CELLS
 
 
