@@ -51,15 +51,12 @@ def _pull(arguments: argparse.Namespace) -> int:
 
 
 def _models(_: argparse.Namespace) -> int:
-    from tinker_engine import config
-    from tinker_engine.model import tiny
+    from tinker_engine.model.folders import installed_models
 
-    folders = sorted(path.parent for path in config.models_dir().glob("[!.]*/config.json"))
-    pulled = [(folder.name.replace("--", "/", 1), folder) for folder in folders]
-    rows = [_describe(name, folder) for name, folder in [(tiny.NAME, tiny.FOLDER), *pulled]]
+    rows = [_describe(name, folder) for name, folder in installed_models()]
     for row in _aligned([("NAME", "SIZE", "PARAMETERS", "FOLDER"), *rows]):
         print(row)
-    if not pulled:
+    if len(rows) == 1:  # only what comes with the engine
         print("for more, type: tinker-engine pull ORG/NAME", file=sys.stderr)
     return 0
 
