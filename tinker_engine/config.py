@@ -14,3 +14,8 @@ def home() -> Path:
 
 def models_dir() -> Path:
     return home() / "models"
+
+
+def data_dir() -> Path:
+    """Journal and checkpoints of the engine that runs for this user."""
+    return home() / "data"

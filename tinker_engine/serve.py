@@ -12,7 +12,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 
@@ -43,7 +43,7 @@ class ServeOptions:
     database: str | None = None
     durable: bool | None = None  # None: only when others than this machine are served
     parent: int | None = None  # end with this process
-    limits: Limits = Limits()
+    limits: Limits = field(default_factory=Limits)
 
 
 def serve(options: ServeOptions) -> int:
@@ -193,7 +193,8 @@ def _key(line: str) -> tuple[str, str]:
     owner, _, key = line.partition(":")
     if not owner or not key.startswith(PREFIX) or len(key) < 20:
         raise InputError(
-            "--keys", f"a line must be OWNER:KEY and a key {PREFIX} and at least 16 more characters, got {owner[:20]!r}:…"
+            "--keys",
+            f"a line must be OWNER:KEY and a key {PREFIX} and at least 16 more characters, got {owner[:20]!r}:…",
         )
     return key, owner
 
@@ -246,6 +247,8 @@ def start_log(path: Path) -> None:
 
 def _listen(host: str, port: int) -> socket.socket:
     try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=512)
+        return socket.create_server(
+            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=512
+        )
     except OSError as error:
         raise InputError("--port", f"cannot listen on {host}:{port}: {error}") from error

@@ -56,7 +56,11 @@ def create_app(engine: Engine, access: Access, watch: Callable[[int], None]) -> 
         ("PUT", _CHECKPOINT + "/ttl", runs.set_ttl),
         ("POST", _CHECKPOINT + "/publish", runs.publish),
         ("DELETE", _CHECKPOINT + "/publish", runs.unpublish),
-        ("GET", _RUN + "/checkpoints/external_weights/{name}/external_weights_urls", runs.external_urls(access)),
+        (
+            "GET",
+            _RUN + "/checkpoints/external_weights/{name}/external_weights_urls",
+            runs.external_urls(access),
+        ),
         ("GET", _CHECKPOINT + "/archive", runs.archive),
         ("POST", "/copy_weights", runs.copy_weights),
         ("POST", "/sessions/search", runs.refused("searching sessions")),

@@ -1,6 +1,5 @@
 """Answers: long polls that end the moment there is one."""
 
-
 from starlette.responses import Response
 
 from tinker_engine.api.http import PROTOBUF, Call, answer
@@ -22,14 +21,22 @@ async def retrieve_future(call: Call) -> Response:
         return answer(
             {"error": result.decode(), "category": op.category or "unknown", "request_id": op.request_id}
         )
-    if op.media_type == PROTOBUF and fields.flag("allow_metadata_only", False) and len(result) > METADATA_BYTES:
+    if (
+        op.media_type == PROTOBUF
+        and fields.flag("allow_metadata_only", False)
+        and len(result) > METADATA_BYTES
+    ):
         return answer({"status": "complete_metadata", "response_payload_size": len(result)})
     return Response(result, media_type=op.media_type)
 
 
 async def cancel_future(call: Call) -> Response:
     fields = call.json()
-    ids = [fields.text("request_id")] if fields.has("request_id") else [str(i) for i in fields.items("request_ids")]
+    ids = (
+        [fields.text("request_id")]
+        if fields.has("request_id")
+        else [str(i) for i in fields.items("request_ids")]
+    )
     for request_id in ids:
         op = await call.engine.futures.find(request_id)
         if op is not None and op.owner == call.owner and op.kind == "sample":

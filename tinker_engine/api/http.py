@@ -75,7 +75,9 @@ def endpoint(method: str, path: str, handler: Handler, engine: Engine, access: A
 async def read_body(request: Request, most: int) -> bytes:
     declared = request.headers.get("content-length", "0")
     if declared.isdigit() and int(declared) > most:
-        raise TooLargeError("body", f"has {declared} bytes; at most {most} are accepted: send less data at a time")
+        raise TooLargeError(
+            "body", f"has {declared} bytes; at most {most} are accepted: send less data at a time"
+        )
     parts: list[bytes] = []
     size = 0
     async for part in request.stream():
@@ -138,5 +140,3 @@ def _credential(request: Request) -> str | None:
 
 def _number(value: str) -> int | str:
     return int(value) if value.isdigit() else value
-
-

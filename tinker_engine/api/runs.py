@@ -116,15 +116,15 @@ def refused(what: str) -> Handler:
     """For what only the hosted service has: an answer at once, not a silence."""
 
     async def handle(call: Call) -> Response:
-        raise InputError("path", f"{what} exists only on the hosted service; this engine runs on your own machine")
+        raise InputError(
+            "path", f"{what} exists only on the hosted service; this engine runs on your own machine"
+        )
 
     return handle
 
 
 def _mine(call: Call) -> Checkpoint:
-    return call.engine.checkpoints.owned(
-        call.path["run"], call.path["kind"], call.path["name"], call.owner
-    )
+    return call.engine.checkpoints.owned(call.path["run"], call.path["kind"], call.path["name"], call.owner)
 
 
 def _readable(call: Call, run_id: str) -> Run:

@@ -35,7 +35,9 @@ async def client_config(call: Call) -> Response:
 
 
 async def dynamic_config(call: Call) -> Response:
-    return answer({"refresh_interval_sec": 300, "sample_cancel_enabled": True, "sample_cancel_max_batch_size": 64})
+    return answer(
+        {"refresh_interval_sec": 300, "sample_cancel_enabled": True, "sample_cancel_max_batch_size": 64}
+    )
 
 
 def token(access: Access) -> Handler:
@@ -112,7 +114,9 @@ async def get_session(call: Call) -> Response:
     session = engine.session(call.path["session"], call.owner)
     return answer(
         {
-            "training_run_ids": [run.id for run in engine.training.runs.values() if run.session_id == session.id],
+            "training_run_ids": [
+                run.id for run in engine.training.runs.values() if run.session_id == session.id
+            ],
             "sampler_ids": [s.id for s in engine.sampling.samplers.values() if s.session_id == session.id],
             "user_metadata": session.details.get("user_metadata"),
             "display_name": session.details.get("display_name"),

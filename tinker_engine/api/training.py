@@ -48,7 +48,12 @@ async def forward_backward(call: Call) -> Response:
 async def optim_step(call: Call) -> Response:
     fields = call.json()
     op = await call.engine.train(
-        call.owner, fields.text("model_id"), _seq_id(fields), "optim_step", call.body, identity=_identity(fields)
+        call.owner,
+        fields.text("model_id"),
+        _seq_id(fields),
+        "optim_step",
+        call.body,
+        identity=_identity(fields),
     )
     return accepted(op, model_id=op.lane)
 

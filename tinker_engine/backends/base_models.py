@@ -69,5 +69,3 @@ class Snapshots:
     @property
     def _bytes(self) -> int:
         return sum(adapter.flat.nbytes for adapter in self._adapters.values())
-
-

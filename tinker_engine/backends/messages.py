@@ -137,6 +137,8 @@ class Progress:
     index: int
     tokens: list[int]
     logprobs: list[float]
+    topk: list[list[tuple[int, float]]] | None
+    stop_reason: Literal["stop", "length"] | None  # of the sample's last tokens
 
 
 @dataclass(frozen=True)

@@ -165,5 +165,3 @@ def _numbers(call: ForwardBackwardCall) -> dict[str, float] | None:
         if isinstance(value, str):
             raise InputError(f"loss_fn_config.{name}", f"must be a number for {call.loss_fn}, got {value!r}")
     return {name: float(value) for name, value in config.items()}
-
-

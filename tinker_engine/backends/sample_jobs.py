@@ -24,7 +24,7 @@ class _Job:
     call: SampleCall
     base: BaseModel
     ticket: Ticket | None = None
-    seen: dict[int, int] | None = None  # tokens of each sample that were reported, if somebody listens
+    seen: list[int] | None = None  # tokens of each sample that were reported, if somebody listens
 
 
 class SampleJobs:
@@ -42,7 +42,7 @@ class SampleJobs:
     def accept(self, message: Sample) -> None:
         base = self._models.find(message.model, message.model_folder)
         call = read_sample(read_json(message.body))
-        job = _Job(message, call, base, seen={} if message.stream else None)
+        job = _Job(message, call, base, seen=[0] * call.request.num_samples if message.stream else None)
         self._waiting.setdefault(message.client, deque()).append(job)
 
     def cancel(self, op: str) -> None:
@@ -109,11 +109,16 @@ class SampleJobs:
             request = replace(request, params=replace(request.params, seed=message.seed))
         return request
 
-    def _report(self, job: _Job, seen: dict[int, int]) -> None:
+    def _report(self, job: _Job, seen: list[int]) -> None:
         assert job.ticket is not None
-        for index, tokens, logprobs in job.ticket.progress(seen):
-            seen[index] = seen.get(index, 0) + len(tokens)
-            self._send(Progress(job.message.op, index, tokens, logprobs))
+        for index, new in enumerate(job.ticket.progress(seen)):
+            if new.tokens:
+                seen[index] += len(new.tokens)
+                self._send(
+                    Progress(
+                        job.message.op, index, new.tokens, new.logprobs, new.topk_logprobs, new.stop_reason
+                    )
+                )
 
     def _answer(self, job: _Job) -> None:
         assert job.ticket is not None

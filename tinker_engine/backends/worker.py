@@ -21,14 +21,13 @@ from tinker_engine.backends.base_models import BaseModels, Snapshots
 from tinker_engine.backends.channel import Channel
 from tinker_engine.backends.live_runs import LiveRun, LiveRuns
 from tinker_engine.backends.messages import (
+    SAMPLING,
     Cancel,
     CloseRun,
     Done,
     Failed,
     Forget,
-    FromWorker,
     Hello,
-    SAMPLING,
     OpenRun,
     Running,
     Sample,
@@ -146,7 +145,9 @@ class Worker:
         op = run.queue[0]
         self._announce(op.op)
         self._current, self._began = run, time.perf_counter()
-        finished = not self._guarded(op.op, lambda: self._advance(run, op), replay=op.replay) or run.work is None
+        finished = (
+            not self._guarded(op.op, lambda: self._advance(run, op), replay=op.replay) or run.work is None
+        )
         self._charge()
         self._current = None
         if finished:

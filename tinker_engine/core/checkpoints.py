@@ -25,7 +25,8 @@ LONGEST_TTL = 100 * 365 * 86400
 def check_name(name: str, field: str = "path") -> str:
     if not _NAME.fullmatch(name):
         raise InputError(
-            field, f"must be 1 to 128 letters, digits, '.', '_' or '-', beginning with a letter or digit; got {name[:140]!r}"
+            field,
+            f"must be 1 to 128 letters, digits, '.', '_' or '-', beginning with a letter or digit; got {name[:140]!r}",
         )
     return name
 
@@ -50,7 +51,9 @@ class Checkpoints:
         self._database = database
         self._data = data
         self._on_removed = on_removed
-        self._by_id = {checkpoint.id: checkpoint for checkpoint in database.read_now(journal.load(Checkpoint))}
+        self._by_id = {
+            checkpoint.id: checkpoint for checkpoint in database.read_now(journal.load(Checkpoint))
+        }
         self._by_name = {_key(checkpoint): checkpoint for checkpoint in self._by_id.values()}
         self.changed = asyncio.Event()  # expiries may have
 
@@ -174,4 +177,3 @@ def _copy_folder(source: Path, target: Path) -> None:
         for name in files:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source / name, folder / name)
-

@@ -44,7 +44,11 @@ class Compute:
             theirs.set_inheritable(True)
             fileno = str(theirs.fileno())
             self._process = await asyncio.create_subprocess_exec(
-                *self._command, "--socket", fileno, pass_fds=[theirs.fileno()], stdin=asyncio.subprocess.DEVNULL
+                *self._command,
+                "--socket",
+                fileno,
+                pass_fds=[theirs.fileno()],
+                stdin=asyncio.subprocess.DEVNULL,
             )
         ours.setblocking(False)
         reader, self._writer = await asyncio.open_unix_connection(sock=ours)

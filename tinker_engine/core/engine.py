@@ -5,6 +5,7 @@ and everything unanswered is done again from the journal.
 """
 
 import asyncio
+import contextlib
 import json
 import logging
 import secrets
@@ -338,7 +339,9 @@ class Engine:
 
     async def unload(self, owner: str, run_id: str, seq_id: int | None) -> Op:
         """Without a sequence id the request has no identity: each is a new one, below all that clients count."""
-        return await self.train(owner, run_id, -secrets.randbits(31) if seq_id is None else seq_id, "unload", b"")
+        return await self.train(
+            owner, run_id, -secrets.randbits(31) if seq_id is None else seq_id, "unload", b""
+        )
 
     # --- sampling ------------------------------------------------------------------------------------
 
@@ -363,7 +366,9 @@ class Engine:
         if model_path is not None:
             checkpoint = self.checkpoints.find(model_path, owner, "model_path")
             if base_model is not None and base_model != checkpoint.base_model:
-                raise InputError("base_model", f"is {base_model!r}, but the weights are for {checkpoint.base_model}")
+                raise InputError(
+                    "base_model", f"is {base_model!r}, but the weights are for {checkpoint.base_model}"
+                )
             return Sampler(
                 sampler_id, session.id, owner, checkpoint.base_model, model_path, checkpoint.id, 0, now
             )
@@ -442,10 +447,8 @@ class Engine:
             if (expires := self.checkpoints.next_expiry()) is not None:
                 wait = min(wait, max(0.0, expires - time.time()))
             self.checkpoints.changed.clear()
-            try:
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.checkpoints.changed.wait(), wait)
-            except TimeoutError:
-                pass
 
     async def _remove_expired(self) -> None:
         limits, now = self.settings.limits, time.time()

@@ -184,7 +184,11 @@ class Futures:
         op.finished = time.time()
         loop = asyncio.get_running_loop()
         recorded = _with_status(op, status)
-        work = journal.finish_op(recorded) if also is None else journal.together(also, journal.finish_op(recorded))
+        work = (
+            journal.finish_op(recorded)
+            if also is None
+            else journal.together(also, journal.finish_op(recorded))
+        )
         future = self._database.submit(work)
         future.add_done_callback(
             lambda done: loop.call_soon_threadsafe(

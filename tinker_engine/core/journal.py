@@ -181,7 +181,10 @@ def load(kind: type[RecordT]) -> Work[list[RecordT]]:
 
 def request_ids(connection: Connection) -> list[tuple[str, str]]:
     """(lane, request id) of all requests that are remembered."""
-    return [(row.lane, row.request_id) for row in connection.execute(select(schema.ops.c.lane, schema.ops.c.request_id))]
+    return [
+        (row.lane, row.request_id)
+        for row in connection.execute(select(schema.ops.c.lane, schema.ops.c.request_id))
+    ]
 
 
 def together(*parts: Work[Any]) -> Work[None]:

@@ -57,6 +57,10 @@ class Metrics(Collector):
             yield CounterMetricFamily(PREFIX + name, text, engine.stats.get(name, 0.0))
         for name, text in _GAUGES.items():
             yield GaugeMetricFamily(PREFIX + name, text, engine.stats.get(name, 0.0))
-        yield GaugeMetricFamily(f"{PREFIX}training_queue", "Training requests not answered", engine.training.depth)
-        yield GaugeMetricFamily(f"{PREFIX}sampling_queue", "Sampling requests not answered", engine.sampling.depth)
+        yield GaugeMetricFamily(
+            f"{PREFIX}training_queue", "Training requests not answered", engine.training.depth
+        )
+        yield GaugeMetricFamily(
+            f"{PREFIX}sampling_queue", "Sampling requests not answered", engine.sampling.depth
+        )
         yield CounterMetricFamily(f"{PREFIX}compute_restarts", "Replaced compute processes", engine.restarts)

@@ -70,7 +70,15 @@ class Sampling:
             self._futures.fail(op, "cancelled by the client", "user")
 
     async def stream(
-        self, name: str, owner: str, base_model: str, snapshot: str | None, body: bytes, seed: int, *, progress: bool
+        self,
+        name: str,
+        owner: str,
+        base_model: str,
+        snapshot: str | None,
+        body: bytes,
+        seed: int,
+        *,
+        progress: bool,
     ) -> AsyncIterator[StreamEvent]:
         """A request that lives as long as somebody listens; it is not journalled."""
         events: asyncio.Queue[StreamEvent | EngineError] = asyncio.Queue()
@@ -166,5 +174,3 @@ class _Refused(InputError):
     def __init__(self, message: str):
         field, _, rest = message.partition(": ")
         super().__init__(field, rest or message)
-
-

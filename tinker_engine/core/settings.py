@@ -14,7 +14,9 @@ class Limits:
     poll_seconds: float = 25.0  # how long a client is kept waiting for an answer before it must ask again
     run_bytes: int | None = None  # of runs in the compute process's memory; None: a fifth of what is free
     ephemeral_bytes: int = 10 << 30  # of unnamed snapshots on disk
-    ephemeral_seconds: float = 600.0  # for which an unnamed snapshot is kept after its last use, whatever its size
+    ephemeral_seconds: float = (
+        600.0  # for which an unnamed snapshot is kept after its last use, whatever its size
+    )
     answer_seconds: float = 6 * 3600.0  # for which answers stay readable
 
 

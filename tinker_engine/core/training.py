@@ -162,7 +162,9 @@ class Training:
                 op.attempts += 1
                 if op.attempts >= MOST_ATTEMPTS:
                     line.queue.remove(op)
-                    self._futures.fail(op, f"the compute process died {op.attempts} times of this request", "server")
+                    self._futures.fail(
+                        op, f"the compute process died {op.attempts} times of this request", "server"
+                    )
 
     # --- to the worker -------------------------------------------------------------------------------
 
@@ -175,7 +177,7 @@ class Training:
                 self._unload(line)
                 continue
             # A load reads what a save before it wrote; and two saves may have one name.
-            if line.sent and (op.kind == "load_weights" or op.kind in SAVES and self._saving(line)):
+            if line.sent and (op.kind == "load_weights" or (op.kind in SAVES and self._saving(line))):
                 return
             if not line.opened:
                 if line.opening is None:
@@ -222,7 +224,7 @@ class Training:
         source = None
         if op.kind == "load_weights":
             source = self._checkpoints.folder(self._checkpoints.find(options["path"], op.owner).id)
-        assert op.kind != "sample" and op.kind != "unload"
+        assert op.kind not in ("sample", "unload"), "these never reach a run's worker"
         return Train(
             op.request_id,
             run.id,

@@ -19,7 +19,9 @@ VERSION = 1
 
 metadata = MetaData()
 
-meta = Table("meta", metadata, Column("name", String, primary_key=True), Column("value", Text, nullable=False))
+meta = Table(
+    "meta", metadata, Column("name", String, primary_key=True), Column("value", Text, nullable=False)
+)
 
 keys = Table(
     "keys",
@@ -36,7 +38,9 @@ sessions = Table(
     Column("created", Float, nullable=False),
     Column("seen", Float, nullable=False),
     Column("finished", Text),  # why, once it is
-    Column("details", Text, nullable=False),  # JSON: tags, user_metadata, display_name, project_id, sdk_version
+    Column(
+        "details", Text, nullable=False
+    ),  # JSON: tags, user_metadata, display_name, project_id, sdk_version
 )
 
 runs = Table(
