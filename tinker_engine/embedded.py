@@ -145,6 +145,7 @@ class Engine:
             try:
                 fcntl.flock(self._in_use, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
+                fcntl.flock(self._in_use, fcntl.LOCK_SH)  # a failed conversion gives up the old lock
                 return False
             self._stopping = True
             _end(self._child)
@@ -160,11 +161,11 @@ class Engine:
             f"the engine (pid {self.pid}) died: {fate}; {_Log(self.log, whole=True).describe()}; "
             f"start your script again: what the engine had accepted is in {self.data}"
         )
-        if on_death is not None:
-            on_death(reason)
-        port = urlsplit(self.url).port
-        assert port is not None
-        tombstone.stand_in(port, reason)
+        try:
+            if on_death is not None:
+                on_death(reason)
+        finally:
+            tombstone.stand_in(self.url, reason)
 
 
 def _join(folder: Path) -> _Running | None:

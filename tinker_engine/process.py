@@ -22,10 +22,13 @@ class Process:
         self.pid = pid
         self._child = child
         self._pidfd: int | None = None
-        if hasattr(os, "pidfd_open"):
+        try:
             self._pidfd = os.pidfd_open(pid)
-        elif child is None:
-            os.kill(pid, 0)
+        except ProcessLookupError:
+            raise
+        except (AttributeError, OSError):  # not Linux; an old kernel, or a sandbox that forbids it
+            if child is None:
+                os.kill(pid, 0)
 
     @classmethod
     def of_child(cls, child: subprocess.Popen[bytes]) -> Self:

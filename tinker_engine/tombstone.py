@@ -8,42 +8,54 @@ that is not retried.
 import errno
 import json
 import os
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+import sys
+import time
+from http.server import BaseHTTPRequestHandler
+from socketserver import ThreadingTCPServer
+from typing import Any
+from urllib.parse import urlsplit
 
 _PORT_RETRY = 1.0  # seconds until the next attempt at a port that another process has
 
 
-def stand_in(port: int, reason: str) -> None:
-    """Answer on `port` of the loopback for the rest of this process's life. Returns only if it cannot.
+def stand_in(url: str, reason: str) -> None:
+    """Answer at `url`, an address of the loopback, for the rest of this process's life.
 
     If the port is taken, by another process that used the engine or by a new engine, that is just as well,
     but its holder may leave before we do.
     """
-    waiting = threading.Event()
-    while (server := _bind(port, reason)) is None:
-        waiting.wait(_PORT_RETRY)
+    parts = urlsplit(url)
+    address = (parts.hostname or "127.0.0.1", parts.port or 80)
+    while (server := _bind(address, reason)) is None:
+        time.sleep(_PORT_RETRY)
     # A forked child has no thread that would answer: it must not keep the port open.
     os.register_at_fork(after_in_child=server.socket.close)
     server.serve_forever(poll_interval=60)
 
 
-def _bind(port: int, reason: str) -> "_Tombstone | None":
+def _bind(address: tuple[str, int], reason: str) -> "_Tombstone | None":
     try:
-        return _Tombstone(port, reason)
+        return _Tombstone(address, reason)
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise
         return None
 
 
-class _Tombstone(ThreadingHTTPServer):
+class _Tombstone(ThreadingTCPServer):
+    """Not an `HTTPServer`: that looks up the host's name when it starts, which can take seconds."""
+
+    allow_reuse_address = True  # connections of the dead engine may linger
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, port: int, reason: str):
-        super().__init__(("127.0.0.1", port), _Answer)
+    def __init__(self, address: tuple[str, int], reason: str):
+        super().__init__(address, _Answer)
         self.body = json.dumps({"error": reason}).encode()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), ConnectionError):  # a caller that hung up is no news
+            super().handle_error(request, client_address)
 
 
 class _Answer(BaseHTTPRequestHandler):

@@ -92,6 +92,7 @@ def test_an_engine_that_others_use_is_left_to_them(tmp_path, start):
         assert said(other) == {"pid": engine.pid, "started": False}
         assert not engine.stop()
         assert engine.alive
+        assert not engine.stop()
     assert engine.stop()
 
 
@@ -310,8 +311,16 @@ def test_the_engine_imports_nothing_from_the_users_folder(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def test_where_there_are_no_pidfds_processes_are_watched_by_looking(monkeypatch):
-    monkeypatch.delattr(os, "pidfd_open")
+def _forbidden(pid: int) -> int:
+    raise PermissionError(pid)
+
+
+@pytest.mark.parametrize("sandboxed", [False, True])
+def test_where_there_are_no_pidfds_processes_are_watched_by_looking(monkeypatch, sandboxed):
+    if sandboxed:
+        monkeypatch.setattr(os, "pidfd_open", _forbidden)
+    else:
+        monkeypatch.delattr(os, "pidfd_open")
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     mine, foreign = Process.of_child(child), Process(child.pid)
     assert not mine.gone(within=0)
@@ -326,4 +335,4 @@ def test_where_there_are_no_pidfds_processes_are_watched_by_looking(monkeypatch)
 
 def test_a_port_that_somebody_has_is_left_alone():
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        assert tombstone._bind(taken.getsockname()[1], "reason") is None
+        assert tombstone._bind(taken.getsockname(), "reason") is None
