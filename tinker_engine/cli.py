@@ -78,6 +78,20 @@ def _parser() -> argparse.ArgumentParser:
     )
     serve.set_defaults(run=_serve)
 
+    run = commands.add_parser(
+        "run",
+        help="run a program that uses the Tinker API, with an engine for as long as it runs",
+        usage="%(prog)s [-h] [--data DIR] [--model NAME]... -- COMMAND [ARG]...",
+    )
+    run.add_argument(
+        "--data", type=Path, metavar="DIR", help="the engine's directory (default: the user's own)"
+    )
+    run.add_argument(
+        "--model", dest="models", action="append", default=[], metavar="NAME", help="load this model at start"
+    )
+    run.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    run.set_defaults(run=_run)
+
     models = commands.add_parser("models", help="list the models on this machine")
     models.set_defaults(run=_models)
     return parser
@@ -88,6 +102,15 @@ def _pull(arguments: argparse.Namespace) -> int:
 
     print(pull(arguments.name, source=arguments.source, revision=arguments.revision))
     return 0
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from tinker_engine.run import run
+
+    command = arguments.command[arguments.command[:1] == ["--"] :]
+    if not command:
+        raise InputError("command", "name a program to run: tinker-engine run -- python script.py")
+    return run(command, data=arguments.data, models=arguments.models)
 
 
 def _serve(arguments: argparse.Namespace) -> int:

@@ -17,5 +17,5 @@ def models_dir() -> Path:
 
 
 def data_dir() -> Path:
-    """Journal and checkpoints of the engine that runs for this user."""
+    """Journal, checkpoints and log of the engine that starts when nobody names another directory."""
     return home() / "data"
