@@ -16,7 +16,9 @@ def connect(base_url: str | None = None, user_metadata: dict[str, str] | None = 
 
     The last is started at need, once for this process and all its children, and ends with this process.
     """
-    if base_url is None and (engine := _local.engine_unless_configured()) is not None:
+    if base_url is not None:
+        _local.check_key_for(base_url)
+    elif (engine := _local.engine_unless_configured()) is not None:
         return tinker.ServiceClient(user_metadata, base_url=engine.url, api_key=engine.key)
     return tinker.ServiceClient(user_metadata, base_url=base_url)
 
@@ -37,6 +39,15 @@ class _Local:
             if self._engine is None or not self._engine.alive:
                 self._start()
             return self._engine
+
+    def check_key_for(self, base_url: str) -> None:
+        """The key of the engine on this machine, which children inherit, is not for another server."""
+        exported = self._exported.get("TINKER_API_KEY")
+        if exported and os.environ.get("TINKER_API_KEY") == exported and base_url != self._exported["TINKER_BASE_URL"]:
+            raise ValueError(
+                f"TINKER_API_KEY holds the key of the engine on this machine; set it to your key for {base_url} before "
+                "you connect there"
+            )
 
     def _configured(self, name: str) -> bool:
         return os.environ.get(name, "") not in ("", self._exported.get(name))

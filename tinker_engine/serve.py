@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib import metadata
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 import uvicorn
@@ -23,7 +24,7 @@ from tinker_engine.api.auth import PREFIX, Access, digest
 from tinker_engine.core import journal
 from tinker_engine.core.engine import Engine
 from tinker_engine.core.settings import Limits, Settings
-from tinker_engine.errors import EngineError, InputError, LockedError
+from tinker_engine.errors import BusyError, EngineError, InputError, LockedError
 from tinker_engine.model.folders import installed_models, resolve
 from tinker_engine.store.folders import write_file
 
@@ -31,6 +32,7 @@ log = logging.getLogger(__name__)
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 LOCAL_OWNER = "local"
+LOG_BYTES = 20 << 20
 
 
 @dataclass(frozen=True)
@@ -87,10 +89,10 @@ async def _serve(options: ServeOptions) -> None:
     parents = Parents()
     if options.parent is not None:
         parents.watch(options.parent)
-    server = _Server(create_app(engine, await _access(engine), parents.watch), options, engine)
+    server = _Server(create_app(engine, await _access(engine), parents.watch), options, engine, parents)
     await engine.start()
     try:
-        await server.run(options.data, next(iter(keys)), parents)
+        await server.run(options.data, next(iter(keys)))
     finally:
         (options.data / "engine.json").unlink(missing_ok=True)
         await engine.stop()
@@ -104,7 +106,7 @@ async def _access(engine: Engine) -> Access:
 
 
 class _Server:
-    def __init__(self, app: object, options: ServeOptions, engine: Engine):
+    def __init__(self, app: object, options: ServeOptions, engine: Engine, parents: "Parents"):
         config = uvicorn.Config(
             app,  # pyright: ignore[reportArgumentType]
             http="httptools",
@@ -117,13 +119,14 @@ class _Server:
         )
         self._server = uvicorn.Server(config)
         self._engine = engine
+        self._parents = parents
         self._socket = _listen(options.host, options.port)
 
-    async def run(self, data: Path, key: str, parents: "Parents") -> None:
+    async def run(self, data: Path, key: str) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._end, signal.Signals(number).name)
-        parents.on_last = lambda: self._end("the last process that used the engine has ended")
+        self._parents.on_last = lambda: self._end("the last process that used the engine has ended")
         serving = asyncio.create_task(self._server._serve([self._socket]))
         host, port = self._socket.getsockname()[:2]
         address = {
@@ -140,6 +143,7 @@ class _Server:
 
     def _end(self, why: str) -> None:
         log.info("ending: %s", why)
+        self._parents.ending = True
         self._engine.begin_stop()
         self._server.should_exit = True
 
@@ -150,8 +154,11 @@ class Parents:
     def __init__(self) -> None:
         self._watched: dict[int, int] = {}  # pidfd by pid
         self.on_last = lambda: None
+        self.ending = False
 
     def watch(self, pid: int) -> None:
+        if self.ending:
+            raise BusyError("this engine is ending; start another", retry_after=1)
         if pid in self._watched:
             return
         try:
@@ -166,6 +173,7 @@ class Parents:
         asyncio.get_running_loop().remove_reader(descriptor)
         os.close(descriptor)
         if not self._watched:
+            self.ending = True
             self.on_last()
 
 
@@ -179,7 +187,7 @@ def read_keys(options: ServeOptions) -> dict[str, str]:
             raise InputError("--keys", f"cannot be read: {error}") from error
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
     if not lines and options.host in LOOPBACK:
-        return {f"{PREFIX}{secrets.token_hex(24)}": LOCAL_OWNER}
+        return {_local_key(options.data / "local.key"): LOCAL_OWNER}
     if not lines:
         raise InputError(
             "--host",
@@ -187,6 +195,13 @@ def read_keys(options: ServeOptions) -> dict[str, str]:
             f"(a key begins with {PREFIX}), or TINKER_ENGINE_KEYS=OWNER:KEY,…",
         )
     return dict(_key(line) for line in lines)
+
+
+def _local_key(path: Path) -> str:
+    """Drawn once per data directory, so that clients of an engine that was restarted find it unchanged."""
+    if not path.exists():
+        write_private(path, f"{PREFIX}{secrets.token_hex(24)}")
+    return json.loads(path.read_text())
 
 
 def _key(line: str) -> tuple[str, str]:
@@ -240,7 +255,7 @@ class JsonLines(logging.Formatter):
 
 
 def start_log(path: Path) -> None:
-    handler = logging.FileHandler(path)
+    handler = RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=3)
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
 
