@@ -147,8 +147,8 @@ def texts(model: LoadedModel, adapter: lora.Adapter) -> list[SampleRequest]:
     return [
         SampleRequest(
             prompt,
-            SamplingParams(max_tokens=40, seed=i, stop=[]),
-            num_samples=1 + i % 3,
+            SamplingParams(max_tokens=16, seed=i, stop=[]),
+            num_samples=1 + i % 2,
             adapter=adapter if i % 2 else None,
             prompt_logprobs=i == 3,
         )
@@ -163,10 +163,9 @@ def make_sampler(model: LoadedModel, decoder: Decoder) -> Sampler:
 def train(trainer: Trainer, data: list[Datum]) -> tuple[LoraRun, list[Any]]:
     run = trainer.create_run(lora.LoraSpec(4, seed=0))
     outputs: list[Any] = []
-    for _ in range(2):
-        for loss, part in (("cross_entropy", supervised(data)), ("gspo", data)):
-            output = trainer.forward_backward(run, part, loss)
-            outputs.append((torch.cat(output.logprobs), output.metrics))
+    for loss, part in (("cross_entropy", supervised(data)), ("gspo", data)):
+        output = trainer.forward_backward(run, part, loss)
+        outputs.append((torch.cat(output.logprobs), output.metrics))
         outputs.append((run.grad.clone(), trainer.optim_step(run, AdamParams(learning_rate=1e-3))))
     return run, outputs
 
