@@ -18,7 +18,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tinker_engine.errors import InputError, ModelError
 from tinker_engine.model.tokenizer import read_json
 
-GIVEN = frozenset({"messages", "tools", "documents", "add_generation_prompt"})  # what `extra` cannot replace
+# What `extra` cannot replace; "self" is in the way of Python's calls.
+GIVEN = frozenset({"messages", "tools", "documents", "add_generation_prompt", "self"})
 _TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 # What a program over foreign data can run into. Anything else is a fault of ours.

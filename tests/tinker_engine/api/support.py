@@ -1,4 +1,4 @@
-"""An app behind a real server on a random port of the loopback interface."""
+"""An app behind a real server on a random port of the loopback interface, and who is asking it."""
 
 import socket
 import threading
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 class _Server(uvicorn.Server):
@@ -33,3 +33,14 @@ def serving(app: ASGIApp) -> Iterator[str]:
             server.should_exit = True
             thread.join(30)
             assert not thread.is_alive(), "the server did not end"
+
+
+class Owner:
+    """In the place of authentication."""
+
+    def __init__(self, app: ASGIApp):
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope.setdefault("state", {})["owner"] = "someone"
+        await self._app(scope, receive, send)
