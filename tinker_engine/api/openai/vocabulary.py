@@ -13,6 +13,7 @@ class Vocabulary:
     def __init__(self, folder: Path):
         self._folder = folder
         self.tokenizer = Tokenizer.from_folder(folder)
+        self.tokenizer.token_bytes(0)  # makes its table now, not while an answer waits for it
         self.end_tokens = eos_token_ids(folder, self.tokenizer)
 
     @cached_property
