@@ -39,10 +39,11 @@ class Tokenizer:
         """One more than the highest id; a model's embedding may have more rows than this."""
         return max(self._inner.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
-    def encode(self, text: str) -> list[int]:
-        """Adds no beginning or end token, but the text of a special token becomes that token."""
+    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
+        """The text of a special token becomes that token. None is added unless asked for: then those with which
+        the tokenizer begins a text, which chat templates write themselves."""
         try:
-            return self._inner.encode(text, add_special_tokens=False).ids
+            return self._inner.encode(text, add_special_tokens=add_special_tokens).ids
         except TypeError as error:  # how the package reports half of a surrogate pair
             raise InputError("text", "is not valid Unicode: it cannot be written as UTF-8") from error
 
@@ -78,9 +79,9 @@ def eos_token_ids(folder: Path, tokenizer: Tokenizer | None = None) -> tuple[int
     tokenizer = tokenizer or Tokenizer.from_folder(folder)
     found: list[Any] = []
     for name in ("generation_config.json", "config.json"):
-        value = _read_json(folder / name).get("eos_token_id")
+        value = read_json(folder / name).get("eos_token_id")
         found += value if isinstance(value, list) else [value] if value is not None else []
-    token = _read_json(folder / "tokenizer_config.json").get("eos_token")
+    token = read_json(folder / "tokenizer_config.json").get("eos_token")
     content = token.get("content") if isinstance(token, dict) else token
     if isinstance(content, str) and (token_id := tokenizer.token_id(content)) is not None:
         found.append(token_id)
@@ -93,7 +94,8 @@ def eos_token_ids(folder: Path, tokenizer: Tokenizer | None = None) -> tuple[int
     return tuple(dict.fromkeys(found))
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in one of a model folder's files; an absent file says nothing."""
     if not path.is_file():
         return {}
     try:

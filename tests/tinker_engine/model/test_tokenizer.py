@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import tokenizers
-from tokenizers import decoders, models, normalizers
+from tokenizers import decoders, models, normalizers, processors
 
 from tinker_engine.errors import InputError, ModelError
 from tinker_engine.model.tokenizer import Tokenizer, eos_token_ids
@@ -42,6 +42,17 @@ def test_special_tokens_are_recognised_and_none_are_added(tokenizer):
     assert tokenizer.encode("") == []
     assert tokenizer.token_bytes(2) == b"<|im_end|>"
     assert tokenizer.decode([1, 2]) == "<|im_start|><|im_end|>"
+
+
+def test_the_beginning_of_a_text_is_marked_when_asked_for(byte_level):
+    inner = tokenizers.Tokenizer.from_str(byte_level.to_str())
+    inner.add_special_tokens(["<bos>"])
+    bos = inner.token_to_id("<bos>")
+    inner.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", bos)])
+    tokenizer = Tokenizer(inner)
+    plain = tokenizer.encode("some text")
+    assert bos not in plain
+    assert tokenizer.encode("some text", add_special_tokens=True) == [bos, *plain]
 
 
 def test_a_character_may_be_split_over_tokens(tokenizer):
