@@ -43,7 +43,11 @@ class _Local:
     def check_key_for(self, base_url: str) -> None:
         """The key of the engine on this machine, which children inherit, is not for another server."""
         exported = self._exported.get("TINKER_API_KEY")
-        if exported and os.environ.get("TINKER_API_KEY") == exported and base_url != self._exported["TINKER_BASE_URL"]:
+        if (
+            exported
+            and os.environ.get("TINKER_API_KEY") == exported
+            and base_url != self._exported["TINKER_BASE_URL"]
+        ):
             raise ValueError(
                 f"TINKER_API_KEY holds the key of the engine on this machine; set it to your key for {base_url} before "
                 "you connect there"

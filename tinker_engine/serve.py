@@ -83,6 +83,7 @@ async def _serve(options: ServeOptions) -> None:
         keys,
         options.database,
         options.host not in LOOPBACK if options.durable is None else options.durable,
+        os.environ.get("HF_ENDPOINT") or Settings.hub,
         options.limits,
     )
     engine = Engine(settings)

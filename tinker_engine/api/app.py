@@ -9,7 +9,10 @@ from starlette.routing import Route
 
 from tinker_engine.api import futures, runs, sampling, sessions, training
 from tinker_engine.api.auth import Access
-from tinker_engine.api.http import Call, Handler, answer, endpoint, error_response
+from tinker_engine.api.http import Call, Handler, answer, credential, endpoint, error_response
+from tinker_engine.api.hub import hub_routes
+from tinker_engine.api.openai import openai_routes
+from tinker_engine.api.openai_engine import EngineBackend
 from tinker_engine.core.engine import Engine
 
 _RUN = "/training_runs/{run}"
@@ -80,6 +83,8 @@ def create_app(engine: Engine, access: Access, watch: Callable[[int], None]) -> 
         Route("/healthz", _health(engine)),
         Route("/api/v1/healthz", _health(engine)),
         Route("/metrics", _metrics(engine)),
+        *openai_routes(EngineBackend(engine), lambda request: access.owner(credential(request))),
+        *hub_routes(lambda: engine.settings.models, engine.settings.hub),
     ]
     return Starlette(routes=routes, exception_handlers={404: _unknown, 405: _unknown})
 

@@ -61,7 +61,7 @@ class TooLargeError(InputError):
 def endpoint(method: str, path: str, handler: Handler, engine: Engine, access: Access) -> Route:
     async def handle(request: Request) -> Response:
         try:
-            owner = access.owner(_credential(request))
+            owner = access.owner(credential(request))
             body = await read_body(request, engine.settings.limits.body_bytes)
             return await handler(Call(request, engine, owner, body))
         except ClientDisconnect:
@@ -130,10 +130,12 @@ def accepted(op: Op, **more: Any) -> Response:
     return answer({"request_id": op.request_id, **more})
 
 
-def _credential(request: Request) -> str | None:
+def credential(request: Request) -> str | None:
     key = request.headers.get("x-api-key")
     if key:
         return key
+    if token := request.query_params.get("token"):  # a link that was handed out
+        return token
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else None
 

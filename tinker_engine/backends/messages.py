@@ -138,7 +138,8 @@ class Progress:
     tokens: list[int]
     logprobs: list[float]
     topk: list[list[tuple[int, float]]] | None
-    stop_reason: Literal["stop", "length"] | None  # of the sample's last tokens
+    stop_reason: Literal["stop", "length"] | None  # with the sample's last tokens
+    cached: int  # tokens of the prompt that were in the cache
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,13 @@ class SampleJobs:
                 seen[index] += len(new.tokens)
                 self._send(
                     Progress(
-                        job.message.op, index, new.tokens, new.logprobs, new.topk_logprobs, new.stop_reason
+                        job.message.op,
+                        index,
+                        new.tokens,
+                        new.logprobs,
+                        new.topk_logprobs,
+                        new.stop_reason,
+                        job.ticket.cache_hits,
                     )
                 )
 

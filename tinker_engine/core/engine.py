@@ -11,7 +11,7 @@ import logging
 import secrets
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -398,7 +398,7 @@ class Engine:
 
     def stream(
         self, owner: str, base_model: str, snapshot: str | None, body: dict[str, Any], *, progress: bool
-    ) -> AsyncIterator[StreamEvent]:
+    ) -> AsyncGenerator[StreamEvent, None]:
         name = f"stream:{secrets.token_hex(8)}"
         full = body | {"sampling_session_id": name, "seq_id": 0}
         seed = secrets.randbits(63)

@@ -1,7 +1,7 @@
 """Sampling sessions, and requests to sample on their way to the worker and back."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 
 from tinker_engine.backends.messages import SAMPLING, Cancel, Done, Failed, Progress, Sample, ToWorker
@@ -79,7 +79,7 @@ class Sampling:
         seed: int,
         *,
         progress: bool,
-    ) -> AsyncIterator[StreamEvent]:
+    ) -> AsyncGenerator[StreamEvent, None]:
         """A request that lives as long as somebody listens; it is not journalled."""
         events: asyncio.Queue[StreamEvent | EngineError] = asyncio.Queue()
         self._streams[name] = events

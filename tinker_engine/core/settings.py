@@ -27,6 +27,7 @@ class Settings:
     keys: dict[str, str]  # owner by key
     database: str | None = None  # URL; None: a SQLite file in the data directory
     durable: bool = False  # survive the end of power, not just of the process
+    hub: str = "https://huggingface.co"  # where clients are sent for files of models that are not here
     limits: Limits = field(default_factory=Limits)
 
     @property

@@ -18,9 +18,7 @@ class Stops:
         return max((len(text) for text in self.texts), default=0)
 
 
-def read_stops(
-    stop: str | Sequence[str] | Sequence[int] | None, eos: Sequence[int], vocab_size: int
-) -> Stops:
+def read_stops(stop: str | Sequence[str | int] | None, eos: Sequence[int], vocab_size: int) -> Stops:
     """None is the model's own end of sequence; an explicit list replaces it; an empty one never stops."""
     if stop is None:
         return Stops(tokens=frozenset(eos))

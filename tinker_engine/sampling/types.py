@@ -28,7 +28,7 @@ class SamplingParams:
     max_tokens: int | None = None  # None: as many as the context holds
     seed: int | None = None  # sample i depends on (seed, i) alone; None draws one
     # None stops at the model's end-of-sequence tokens; [] never stops; else only at what is listed
-    stop: str | Sequence[str] | Sequence[int] | None = None
+    stop: str | Sequence[str | int] | None = None
     temperature: float = 1.0  # 0 is greedy
     top_k: int = -1  # -1 is off
     top_p: float = 1.0

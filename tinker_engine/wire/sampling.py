@@ -103,19 +103,18 @@ def _params(fields: Fields) -> SamplingParams:
     )
 
 
-def _stop(fields: Fields) -> str | list[str] | list[int] | None:
+def _stop(fields: Fields) -> str | list[str | int] | None:
     """Absent stops at the end of sequence, [] never: the difference must survive."""
     value = fields.values.get("stop")
     if value is None or isinstance(value, str):
         return fields.optional_text("stop")
     if not isinstance(value, list):
-        raise fields.error("stop", "must be a string, a list of strings or a list of token ids")
-    texts = [item for item in value if isinstance(item, str)]
-    if not texts:
-        return check_integers(value, fields.path("stop"))
-    if len(texts) != len(value):
-        raise fields.error("stop", "must hold strings only or token ids only")
-    return [check_text(text, f"{fields.path('stop')}[{i}]") for i, text in enumerate(texts)]
+        raise fields.error("stop", "must be a string, or a list of strings and token ids")
+    check_integers([0 if isinstance(item, str) else item for item in value], fields.path("stop"))
+    for i, item in enumerate(value):
+        if isinstance(item, str):
+            check_text(item, f"{fields.path('stop')}[{i}]")
+    return value
 
 
 def _targets(fields: Fields | None) -> tuple[np.ndarray | None, CsrMatrix | None]:

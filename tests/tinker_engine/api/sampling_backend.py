@@ -13,7 +13,7 @@ from tinker_engine.errors import EngineError, InputError
 from tinker_engine.model import tiny
 from tinker_engine.model.decoder import Decoder
 from tinker_engine.model.load import load_model
-from tinker_engine.sampling.request import Sample, Ticket
+from tinker_engine.sampling.request import Ticket
 from tinker_engine.sampling.sampler import Sampler
 from tinker_engine.sampling.types import SampleRequest, SamplingParams
 
@@ -25,8 +25,7 @@ class _Work:
     request: Generation
     deliver: Callable[[Delta | EngineError | None], None]
     ticket: Ticket | None = None
-    samples: list[Sample] = field(default_factory=list)
-    sent: dict[int, int] = field(default_factory=dict)  # tokens of each sample
+    sent: list[int] = field(default_factory=list)  # tokens of each sample
 
 
 class SamplingBackend:
@@ -97,7 +96,7 @@ class SamplingBackend:
         except EngineError as error:
             work.deliver(error)
             return
-        work.samples = [sample for sample in self.sampler.scheduler.waiting if sample.ticket is work.ticket]
+        work.sent = [0] * work.request.num_samples
         self._works.append(work)
 
     def _cancel(self, work: _Work) -> None:
@@ -112,21 +111,12 @@ class SamplingBackend:
             work.deliver(ticket.error)
             self._works.remove(work)
             return
-        for sample in work.samples:
-            finished = ticket.sequences.get(sample.index)
-            start, end = work.sent.get(sample.index, 0), len(sample.tokens)
-            if start == end or not (work.request.stream or finished):
+        for index, new in enumerate(ticket.progress(work.sent)):
+            if not new.tokens or not (work.request.stream or new.stop_reason):
                 continue
-            work.sent[sample.index] = end
+            work.sent[index] += len(new.tokens)
             work.deliver(
-                Delta(
-                    index=sample.index,
-                    tokens=sample.tokens[start:end],
-                    logprobs=sample.logprobs[start:end],
-                    topk=sample.alternatives[start:end] if work.request.topk_sample_logprobs else None,
-                    finish_reason=finished.stop_reason if finished else None,
-                    cached_tokens=ticket.cache_hits,
-                )
+                Delta(index, new.tokens, new.logprobs, new.topk_logprobs, new.stop_reason, ticket.cache_hits)
             )
         if ticket.done:
             work.deliver(None)

@@ -12,10 +12,9 @@ import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
 from starlette.applications import Starlette
-from starlette.middleware import Middleware
 
 from tests.tinker_engine.api.sampling_backend import CHECKPOINT, SamplingBackend
-from tests.tinker_engine.api.support import Owner, serving
+from tests.tinker_engine.api.support import serving, someone
 from tinker_engine.api.chat_template import ChatTemplate
 from tinker_engine.api.openai import openai_routes
 from tinker_engine.model import tiny
@@ -44,7 +43,7 @@ def backend() -> Iterator[SamplingBackend]:
 
 @pytest.fixture(scope="module")
 def address(backend: SamplingBackend) -> Iterator[str]:
-    with serving(Starlette(routes=openai_routes(backend), middleware=[Middleware(Owner)])) as address:
+    with serving(Starlette(routes=openai_routes(backend, someone))) as address:
         yield address
 
 

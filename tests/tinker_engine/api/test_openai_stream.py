@@ -11,9 +11,8 @@ import openai
 import pytest
 from openai import OpenAI
 from starlette.applications import Starlette
-from starlette.middleware import Middleware
 
-from tests.tinker_engine.api.support import Owner, serving
+from tests.tinker_engine.api.support import serving, someone
 from tinker_engine.api.openai import Delta, Generation, ServedModel, openai_routes
 from tinker_engine.api.openai.stream import merge
 from tinker_engine.errors import EngineError, InputError, ModelError, NonFiniteError
@@ -41,7 +40,7 @@ class ScriptedBackend:
 
 @contextmanager
 def scripted(script: Script) -> Iterator[OpenAI]:
-    app = Starlette(routes=openai_routes(ScriptedBackend(script)), middleware=[Middleware(Owner)])
+    app = Starlette(routes=openai_routes(ScriptedBackend(script), someone))
     with (
         serving(app) as address,
         OpenAI(base_url=f"{address}/v1", api_key="key", max_retries=0, timeout=30) as client,

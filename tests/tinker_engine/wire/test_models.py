@@ -8,7 +8,6 @@ from tinker import types
 from tinker._compat import model_dump
 
 from tinker_engine.errors import InputError
-from tinker_engine.model.lora import LoraSpec
 from tinker_engine.training.types import AdamParams
 from tinker_engine.wire.body import read_json
 from tinker_engine.wire.create_model import read_create_model
@@ -80,14 +79,16 @@ def test_a_bad_step_is_refused_by_its_path(body: dict[str, object], field: str):
 def test_the_sdk_s_lora_defaults_are_ours():
     call = read_create_model(create_model(lora_config=types.LoraConfig(rank=8)))
     assert (call.session_id, call.model_seq_id, call.base_model) == ("s", 0, "tiny")
-    assert call.lora == LoraSpec(rank=8)
+    everything = {"train_attn": True, "train_mlp": True, "train_unembed": True}
+    assert call.lora == {"rank": 8, "seed": None, **everything}
     assert call.user_metadata is None
 
 
 def test_lora_settings_arrive():
     config = types.LoraConfig(rank=4, seed=2**63, train_attn=False, train_mlp=True, train_unembed=False)
     call = read_create_model(create_model(lora_config=config, user_metadata={"a": [1]}))
-    assert call.lora == LoraSpec(4, 2**63, train_attn=False, train_mlp=True, train_unembed=False)
+    parts = {"train_attn": False, "train_mlp": True, "train_unembed": False}
+    assert call.lora == {"rank": 4, "seed": 2**63, **parts}
     assert call.user_metadata == {"a": [1]}
 
 

@@ -221,7 +221,7 @@ INF = float("inf")
         ("sampling_params.top_p", [], "sampling_params.top_p"),
         ("sampling_params.stop", 5, "sampling_params.stop"),
         ("sampling_params.stop", {}, "sampling_params.stop"),
-        ("sampling_params.stop", ["a", 5], "sampling_params.stop"),
+        ("sampling_params.stop", ["a", [5]], "sampling_params.stop[1]"),
         ("sampling_params.stop", [5, True], "sampling_params.stop[1]"),
         ("sampling_params.stop", ["a", "\udc00"], "sampling_params.stop[1]"),
         ("prompt_logprobs", 1, "prompt_logprobs"),

@@ -25,7 +25,7 @@ from tinker_engine.api.openai.request import (
 from tinker_engine.api.openai.stream import ClientGone, EventStream, merge, while_connected
 from tinker_engine.api.openai.text import AnswerText
 from tinker_engine.api.openai.vocabulary import Vocabulary, vocabulary
-from tinker_engine.errors import EngineError, InputError, ModelError
+from tinker_engine.errors import AccessError, EngineError, InputError, ModelError
 
 _CLIENT_GONE = 499  # what proxies log; nobody reads it
 # What the engine calls the parameters of this API that have other names there.
@@ -38,14 +38,18 @@ class UnknownModel(InputError):
     """A model that the caller named and this server does not have, or not for this caller."""
 
 
-def openai_routes(backend: Backend) -> list[Route]:
-    """Whoever mounts them says who is asking: `request.state.owner`."""
+def openai_routes(backend: Backend, owner_of: Callable[[Request], str]) -> list[Route]:
+    """`owner_of` says who is asking, or raises AccessError."""
     api = _Api(backend)
+
+    def handled(handler: Handler) -> Handler:
+        return _answering(handler, owner_of)
+
     return [
-        Route("/v1/models", _answering(api.models), methods=["GET"]),
-        Route("/v1/models/{id:path}", _answering(api.model), methods=["GET"]),
-        Route("/v1/chat/completions", _answering(api.chat), methods=["POST"]),
-        Route("/v1/completions", _answering(api.completion), methods=["POST"]),
+        Route("/v1/models", handled(api.models), methods=["GET"]),
+        Route("/v1/models/{id:path}", handled(api.model), methods=["GET"]),
+        Route("/v1/chat/completions", handled(api.chat), methods=["POST"]),
+        Route("/v1/completions", handled(api.completion), methods=["POST"]),
     ]
 
 
@@ -167,12 +171,13 @@ async def _first(events: AsyncGenerator[str, None]) -> str:
     return await anext(events)
 
 
-def _answering(handler: Handler) -> Handler:
+def _answering(handler: Handler, owner_of: Callable[[Request], str]) -> Handler:
     """The one place where what the engine raises becomes an answer."""
 
     @wraps(handler)
     async def answering(request: Request) -> Response:
         try:
+            request.state.owner = owner_of(request)
             return await handler(request)
         except EngineError as error:
             return JSONResponse(_error_json(error), status_code=_status(error))
@@ -185,6 +190,8 @@ def _answering(handler: Handler) -> Handler:
 def _status(error: EngineError) -> int:
     if isinstance(error, UnknownModel):
         return 404
+    if isinstance(error, AccessError):
+        return 401
     return 400 if isinstance(error, InputError | ModelError) else 500
 
 
