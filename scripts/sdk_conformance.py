@@ -13,12 +13,13 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-from scripts.sdk_report import Result, report
+from scripts.sdk_report import STATUSES, Result, report
 from tests.conformance.checks import NOT_LOCAL
 from tests.server import ROOT, Server, running_server
 
@@ -100,11 +101,9 @@ def collect(version: str, python: Path, lines: Any) -> list[Result]:
 def summary(results: dict[str, list[Result]]) -> int:
     failed = 0
     for version, outcomes in results.items():
-        counts = {status: 0 for status in ("works", "refuses", "absent", "failed")}
-        for one in outcomes:
-            counts[one.status] += 1
+        counts = Counter(one.status for one in outcomes)
         failed += counts["failed"]
-        print(f"tinker {version}: " + ", ".join(f"{count} {status}" for status, count in counts.items()))
+        print(f"tinker {version}: " + ", ".join(f"{counts[status]} {status}" for status in STATUSES))
     return 1 if failed else 0
 
 

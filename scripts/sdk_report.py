@@ -1,12 +1,14 @@
 """Write down what each version of the SDK can do with the server: `docs/sdk_conformance.md`."""
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 COMMAND = "tinker "
 SECTIONS = ("ServiceClient", "TrainingClient", "SamplingClient", "RestClient")
 SYMBOLS = {"works": "works", "absent": "–", "failed": "**fails**"}
+STATUSES = ("works", "refuses", "absent", "failed")
 TWIN = "_async"
 
 INTRODUCTION = """\
@@ -79,11 +81,8 @@ def plain(message: str) -> str:
 def _counts(results: Results) -> str:
     lines = ["| SDK | works | refuses | absent | fails |", "|---|---|---|---|---|"]
     for version, outcomes in results.items():
-        counts = [
-            sum(one.status == status for one in outcomes)
-            for status in ("works", "refuses", "absent", "failed")
-        ]
-        lines.append(f"| {version} | {' | '.join(map(str, counts))} |")
+        counts = Counter(one.status for one in outcomes)
+        lines.append(f"| {version} | {' | '.join(str(counts[status]) for status in STATUSES)} |")
     return "\n".join(lines)
 
 

@@ -102,10 +102,9 @@ def prompt(tokens: list[int] = TOKENS) -> tinker.ModelInput:
 
 def datum(tokens: list[int] = TOKENS, **inputs: Any) -> tinker.Datum:
     """Next-token targets; every token counts unless `inputs` say otherwise."""
-    given = inputs or {"weights": [1.0] * (len(tokens) - 1)}
-    return tinker.Datum(
-        model_input=prompt(tokens[:-1]), loss_fn_inputs={"target_tokens": tokens[1:], **given}
-    )
+    given: dict[str, Any] = inputs or {"weights": [1.0] * (len(tokens) - 1)}
+    given["target_tokens"] = tokens[1:]
+    return tinker.Datum(model_input=prompt(tokens[:-1]), loss_fn_inputs=given)
 
 
 def image_prompt() -> tinker.ModelInput:
