@@ -13,9 +13,11 @@ from tests.conformance.training import safetensors_shapes
 
 NOT_LOCAL = {"tinker checkpoint push-hf": "uploads to the Hugging Face Hub; the server has no part in it"}
 
+WITHOUT_TORCH = "CONFORMANCE_WITHOUT_TORCH"  # honoured by the environments of scripts/sdk_conformance.py
+
 
 def tinker_command(kit: Kit, *words: str, stdin: str = "", **environment: str) -> Any:
-    return kit.python("-m", "tinker.cli", *words, stdin=stdin.encode(), **environment)
+    return kit.python("-m", "tinker.cli", *words, stdin=stdin.encode(), **{WITHOUT_TORCH: "1"}, **environment)
 
 
 def run(kit: Kit, *words: str) -> str:
@@ -28,18 +30,22 @@ def run_json(kit: Kit, *words: str) -> Any:
     return json.loads(run(kit, "-f", "json", *words))
 
 
-def run_refused(kit: Kit, *words: str) -> Refusal:
-    """The command ends with an error in words, not with a traceback."""
-    done = tinker_command(kit, *words)
+def refusal_of(done: Any) -> Refusal:
+    """The command ended with an error in words, not with a traceback."""
     assert done.returncode != 0, "this should have been refused, but it was done"
     text = done.stderr.decode(errors="replace").strip()
-    assert "Error:" in text
+    assert "Error:" in text, text
     assert "Traceback" not in text, text
     return Refusal(f"exit {done.returncode}", text[text.index("Error:") :])
 
 
+def run_refused(kit: Kit, *words: str) -> Refusal:
+    return refusal_of(tinker_command(kit, *words))
+
+
 def run_either(kit: Kit, *words: str) -> Refusal | None:
-    return None if tinker_command(kit, *words).returncode == 0 else run_refused(kit, *words)
+    done = tinker_command(kit, *words)
+    return None if done.returncode == 0 else refusal_of(done)
 
 
 @check("tinker version")
@@ -54,11 +60,9 @@ def status(kit: Kit, call: Call) -> None:
 
 @check("tinker auth status", case="with a wrong key")
 def wrong_key(kit: Kit, call: Call) -> Refusal:
-    done = tinker_command(kit, "auth", "status", TINKER_API_KEY="tml-wrong")
-    assert done.returncode != 0
-    text = done.stderr.decode(errors="replace").strip()
-    assert "Authentication failed" in text
-    return Refusal(f"exit {done.returncode}", text[text.index("Error:") :])
+    refusal = refusal_of(tinker_command(kit, "auth", "status", TINKER_API_KEY="tml-wrong"))
+    assert "Authentication failed" in refusal.message
+    return refusal
 
 
 @check("tinker auth whoami")
@@ -71,10 +75,8 @@ def login(kit: Kit, call: Call) -> Refusal | None:
     home = kit.folder / kit.name()
     home.mkdir()
     done = tinker_command(kit, "auth", "login", stdin=f"{kit.key}\n", TINKER_API_KEY="", HOME=str(home))
-    text = done.stderr.decode(errors="replace").strip()
     if done.returncode != 0:
-        assert "Error:" in text, text
-        return Refusal(f"exit {done.returncode}", text[text.index("Error:") :])
+        return refusal_of(done)
     assert kit.key in (home / ".tinker" / "credentials.json").read_text()
     logout = tinker_command(kit, "auth", "logout", TINKER_API_KEY="", HOME=str(home))
     assert logout.returncode == 0, logout.stderr.decode(errors="replace")

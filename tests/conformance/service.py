@@ -159,11 +159,11 @@ def ends_the_session(kit: Kit, call: Call) -> None:
 
 @check("ServiceClient.close", case="as the end of a with block")
 def context_manager(kit: Kit, call: Call) -> None:
+    del call
     with kit.connect() as service:
-        client = service.create_lora_training_client(MODEL, rank=RANK)
-        run = client.model_id
+        run = service.create_lora_training_client(MODEL, rank=RANK).model_id
     with pytest.raises(RuntimeError, match="closed"):
-        call(service)
+        service.create_sampling_client(base_model=MODEL)
     assert kit.rest.get_training_run(run).result(WAIT_SECONDS).training_run_id == run
 
 

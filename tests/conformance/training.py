@@ -26,6 +26,7 @@ from tests.conformance.kit import (
     refused,
     score,
     train,
+    works_or_refused,
 )
 from tests.conformance.registry import check
 
@@ -94,9 +95,18 @@ def requests_run_in_order(kit: Kit, call: Call) -> None:
 
 @check("TrainingClient.forward_backward", case="with more data than fits one request")
 def many_datums(kit: Kit, call: Call) -> None:
-    lengths = [2 + number % 3 for number in range(1100)]  # over the SDK's default of 1024 a request
+    lengths = [3 + number % 3 for number in range(1100)]  # over the SDK's default of 1024 a request
     output = call(kit.trainer(), [datum(TOKENS[:length]) for length in lengths], "cross_entropy")
     assert [len(one["logprobs"].to_numpy()) + 1 for one in output.loss_fn_outputs] == lengths
+
+
+@check("TrainingClient.forward_backward", case="with one token of input")
+def one_token(kit: Kit, call: Call) -> Refusal | None:
+    client = kit.trainer()
+    output, refusal = works_or_refused(lambda: call(client, [datum(TOKENS[:2])], "cross_entropy"))
+    if refusal is None:
+        np.testing.assert_allclose(logprobs_of(output), forward(client)[:1], atol=1e-5)
+    return refusal
 
 
 @check("TrainingClient.forward_backward", case="with several weighted targets a position")
@@ -204,7 +214,8 @@ def runs_the_loss_in_the_client(kit: Kit, call: Call) -> None:
     result = call(client, [datum()], squared)
     client.optim_step(adam()).result(WAIT_SECONDS)
     assert seen == [[15]]
-    assert result.metrics["loss:sum"] == pytest.approx(float((before**2).sum()), rel=1e-3)
+    if "surrogate_loss:sum" in result.metrics:  # else, up to some version, loss:sum is the surrogate
+        assert result.metrics["loss:sum"] == pytest.approx(float((before**2).sum()), rel=1e-3)
     assert result.metrics["datums"] == 1.0
     assert float((forward(client) ** 2).sum()) < float((before**2).sum())
 
