@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
-from tinker_engine.errors import EngineError, InputError, ModelError
+from tinker_engine.errors import EngineError, InputError, LockedError, ModelError
 
 # Commands import what they need themselves: torch takes seconds, and --help should not.
 
@@ -17,10 +17,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return arguments.run(arguments)
     except EngineError as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2 if isinstance(error, InputError | ModelError) else 1
+        return _exit_code(error)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
+
+
+def _exit_code(error: EngineError) -> int:
+    if isinstance(error, LockedError):
+        return 3
+    return 2 if isinstance(error, InputError | ModelError) else 1
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -38,6 +44,54 @@ def _parser() -> argparse.ArgumentParser:
     pull.add_argument("--revision", help="branch, tag or commit on the hub")
     pull.set_defaults(run=_pull)
 
+    serve = commands.add_parser(
+        "serve",
+        help="answer the Tinker API over HTTP",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    serve.add_argument("--data", type=Path, help="where journal and checkpoints are kept")
+    serve.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on; others than loopback need keys"
+    )
+    serve.add_argument("--port", type=int, default=8899, help="0 takes any that is free")
+    serve.add_argument(
+        "--model",
+        dest="models",
+        action="append",
+        metavar="NAME",
+        help="name or folder; again for more (all installed)",
+    )
+    serve.add_argument(
+        "--keys", type=Path, metavar="FILE", help="lines of OWNER:KEY; else TINKER_ENGINE_KEYS"
+    )
+    serve.add_argument(
+        "--database", metavar="URL", help="e.g. postgresql+psycopg://USER@HOST/NAME (a SQLite file)"
+    )
+    serve.add_argument(
+        "--durable",
+        action=argparse.BooleanOptionalAction,
+        help="also survive power loss: sync every commit (default: unless only this machine is served)",
+    )
+    serve.add_argument("--parent", type=int, metavar="PID", help="end when this process does")
+    serve.add_argument(
+        "--run-bytes", type=int, help="memory for runs in training; idle ones beyond it go to disk"
+    )
+    serve.set_defaults(run=_serve)
+
+    run = commands.add_parser(
+        "run",
+        help="run a program that uses the Tinker API, with an engine for as long as it runs",
+        usage="%(prog)s [-h] [--data DIR] [--model NAME]... -- COMMAND [ARG]...",
+    )
+    run.add_argument(
+        "--data", type=Path, metavar="DIR", help="the engine's directory (default: the user's own)"
+    )
+    run.add_argument(
+        "--model", dest="models", action="append", default=[], metavar="NAME", help="load this model at start"
+    )
+    run.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    run.set_defaults(run=_run)
+
     models = commands.add_parser("models", help="list the models on this machine")
     models.set_defaults(run=_models)
     return parser
@@ -50,16 +104,42 @@ def _pull(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _models(_: argparse.Namespace) -> int:
-    from tinker_engine import config
-    from tinker_engine.model import tiny
+def _run(arguments: argparse.Namespace) -> int:
+    from tinker_engine.run import run
 
-    folders = sorted(path.parent for path in config.models_dir().glob("[!.]*/config.json"))
-    pulled = [(folder.name.replace("--", "/", 1), folder) for folder in folders]
-    rows = [_describe(name, folder) for name, folder in [(tiny.NAME, tiny.FOLDER), *pulled]]
+    command = arguments.command[arguments.command[:1] == ["--"] :]
+    if not command:
+        raise InputError("command", "name a program to run: tinker-engine run -- python script.py")
+    return run(command, data=arguments.data, models=arguments.models)
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    from tinker_engine import config
+    from tinker_engine.core.settings import Limits
+    from tinker_engine.serve import ServeOptions, serve
+
+    return serve(
+        ServeOptions(
+            data=(arguments.data or config.data_dir()).absolute(),
+            host=arguments.host,
+            port=arguments.port,
+            models=tuple(arguments.models or ()),
+            keys=arguments.keys,
+            database=arguments.database,
+            durable=arguments.durable,
+            parent=arguments.parent,
+            limits=Limits(run_bytes=arguments.run_bytes),
+        )
+    )
+
+
+def _models(_: argparse.Namespace) -> int:
+    from tinker_engine.model.folders import installed_models
+
+    rows = [_describe(name, folder) for name, folder in installed_models()]
     for row in _aligned([("NAME", "SIZE", "PARAMETERS", "FOLDER"), *rows]):
         print(row)
-    if not pulled:
+    if len(rows) == 1:  # only what comes with the engine
         print("for more, type: tinker-engine pull ORG/NAME", file=sys.stderr)
     return 0
 

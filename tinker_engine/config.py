@@ -14,3 +14,8 @@ def home() -> Path:
 
 def models_dir() -> Path:
     return home() / "models"
+
+
+def data_dir() -> Path:
+    """Journal, checkpoints and log of the engine that starts when nobody names another directory."""
+    return home() / "data"

@@ -34,3 +34,35 @@ class NonFiniteError(EngineError):
 
 class MemoryLimitError(EngineError):
     """A request that would need more memory than there is. Nothing was computed."""
+
+
+class StorageError(EngineError):
+    """The disk or the database refused. What was there before is whole."""
+
+
+class DamagedError(EngineError):
+    """A checkpoint on disk that is not what was written."""
+
+
+class WorkerLostError(EngineError):
+    """The compute process died; what it held in memory is gone."""
+
+
+class NotFoundError(EngineError):
+    """Something that is not there, or that this caller may not see."""
+
+
+class BusyError(EngineError):
+    """Too much is waiting already. Worth trying again after `retry_after` seconds."""
+
+    def __init__(self, message: str, retry_after: float):
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class AccessError(EngineError):
+    """A caller without a key, or with one that is not known."""
+
+
+class LockedError(EngineError):
+    """A data directory that another engine is using."""

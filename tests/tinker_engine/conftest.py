@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 
 from tinker_engine.errors import ModelError
-from tinker_engine.model.load import LoadedModel, load_model, resolve
+from tinker_engine.model.folders import resolve
+from tinker_engine.model.load import LoadedModel, load_model
 
 SMOLLM2 = "HuggingFaceTB/SmolLM2-135M-Instruct"
 

@@ -147,6 +147,10 @@ class PrefixCache:
         self._drop_gone()
         return sum(len(prefix) for prefix in self._age.values())
 
+    @property
+    def read_tokens(self) -> int:
+        return sum(len(prefix) for prefix in self._age.values() if prefix.readers)
+
     @staticmethod
     def _key(tokens: np.ndarray, adapter_id: int) -> tuple[int, bytes]:
         return adapter_id, tokens[:_KEY_TOKENS].tobytes()
@@ -215,6 +219,12 @@ class KvCache:
     def used(self) -> int:
         rows = sum(bucket.slots * capacity for capacity, bucket in self.buckets.items())
         return self.reserved + self.prefixes.tokens + rows
+
+    @property
+    def held(self) -> int:
+        """What `make_room` cannot give back."""
+        rows = sum(len(bucket.lengths) * capacity for capacity, bucket in self.buckets.items())
+        return self.reserved + self.prefixes.read_tokens + rows
 
     def make_room(self, tokens: int) -> bool:
         """Evict unused prefixes, then give back unused slots, until so many tokens fit; whether they do."""

@@ -6,9 +6,9 @@ of the `attend` callable (packed segments when training, a cache when sampling).
 Shapes: T tokens, D model width, H query heads, G key/value heads, E head width.
 """
 
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +20,9 @@ from tinker_engine.model.lora import LoraBatch
 from tinker_engine.model.norm import rms_norm
 from tinker_engine.model.rope import RopeTable, rotate
 from tinker_engine.model.spec import ModelSpec
+
+Pause = Callable[[], None]
+"""Called where a long computation can be left for a moment to do other work."""
 
 
 class Attend(Protocol):
@@ -60,10 +63,12 @@ class Decoder:
         lora: LoraBatch,
         *,
         recompute: bool = False,
+        pause: Pause | None = None,
     ) -> Tensor:
         """Final normed states [T, D]; `longest` is one more than the largest position.
 
         `recompute` keeps only each layer's input for the backward pass: less memory, a third more work.
+        `pause` is called after every layer, in this pass and again in the backward pass.
         """
         x_TD = F.embedding(tokens_T, self.embedding)
         cos, sin = self.rope.at(positions_T, longest)
@@ -72,6 +77,10 @@ class Decoder:
                 x_TD = checkpoint(self._layer, i, x_TD, cos, sin, attend, lora, use_reentrant=False)
             else:
                 x_TD = self._layer(i, x_TD, cos, sin, attend, lora)
+            if pause is not None:
+                pause()
+                # Outside of what is recomputed, or the backward pass would pause in the middle of a layer.
+                x_TD = _PauseBackward.apply(x_TD, pause) if x_TD.requires_grad else x_TD
         return rms_norm(x_TD, self.norm, self.spec.norm_eps)
 
     def _layer(
@@ -97,6 +106,20 @@ class Decoder:
         """[T, V] without a graph. For a handful of rows: the trainer's head works in chunks."""
         with torch.no_grad():
             return apply_linear(hidden_TD, self.head, lora.at("head"))
+
+
+class _PauseBackward(torch.autograd.Function):
+    """The identity, whose backward pass calls `pause`."""
+
+    @staticmethod
+    def forward(ctx: Any, x_TD: Tensor, pause: Pause):
+        ctx.pause = pause
+        return x_TD.view_as(x_TD)
+
+    @staticmethod
+    def backward(ctx: Any, d_x_TD: Tensor):
+        ctx.pause()
+        return d_x_TD, None
 
 
 def _layer(weights: MutableMapping[str, Tensor], prefix: str, spec: ModelSpec) -> Layer:

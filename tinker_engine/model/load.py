@@ -1,6 +1,5 @@
 """From a model's name or path to its checked weights and tokenizer."""
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -11,17 +10,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from tinker_engine import config
 from tinker_engine.errors import ModelError
-from tinker_engine.model import tiny
 from tinker_engine.model.device import pick_device, pick_dtype
+from tinker_engine.model.folders import DEFAULT_MODEL, resolve
 from tinker_engine.model.spec import ModelSpec
-from tinker_engine.model.staging import locked, staged
 from tinker_engine.model.tokenizer import Tokenizer, eos_token_ids
-
-DEFAULT_MODEL = tiny.NAME
-
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 # Tensors that old checkpoints store although they follow from config.json.
 _KNOWN_BUFFERS = re.compile(r".*\.rotary_emb\.inv_freq|.*\.self_attn\.(bias|masked_bias)")
@@ -53,68 +46,6 @@ def load_model(
     ends = eos_token_ids(folder, tokenizer)
     weights = load_weights(folder, spec, dtype=chosen_dtype, device=chosen_device)
     return LoadedModel(name_or_path, folder, spec, weights, tokenizer, ends, chosen_device, chosen_dtype)
-
-
-def is_hub_name(name: str) -> bool:
-    return _HUB_NAME.fullmatch(name) is not None
-
-
-def installed_folder(name: str) -> Path:
-    """Where `pull` puts the model of this hub name."""
-    return config.models_dir() / name.replace("/", "--")
-
-
-def resolve(name_or_path: str) -> Path:
-    """The folder of a model that is on this machine. Never touches the network."""
-    if name_or_path == tiny.NAME:
-        return tiny.FOLDER
-    path = Path(name_or_path).expanduser().absolute()
-    if path.suffix == ".gguf" and not path.is_dir():
-        return _converted(path)
-    if (path / "config.json").is_file():
-        return path
-    if is_hub_name(name_or_path):
-        if (installed := installed_folder(name_or_path) / "config.json").is_file():
-            return installed.parent
-        if cached := _hub_cache(name_or_path):
-            return cached
-    if path.is_dir():
-        raise ModelError(f"{path} has no config.json: it is not a Hugging Face model folder")
-    if is_hub_name(name_or_path):
-        raise ModelError(f"{name_or_path} is not on this machine; type: tinker-engine pull {name_or_path}")
-    raise ModelError(
-        f"there is no model at {name_or_path!r}; give a model folder, a .gguf file, {tiny.NAME}, or a hub "
-        "name such as HuggingFaceTB/SmolLM2-135M-Instruct"
-    )
-
-
-def _hub_cache(name: str) -> Path | None:
-    """Where other programs of this machine left the model, if they fetched its weights too."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
-
-    try:
-        folder = Path(snapshot_download(name, local_files_only=True))
-    except (LocalEntryNotFoundError, HFValidationError):
-        return None
-    return folder if (folder / "config.json").is_file() and any(folder.glob("*.safetensors")) else None
-
-
-def _converted(gguf_path: Path) -> Path:
-    """Converted at first use. The content names the folder: a file changed in place is a new model."""
-    from tinker_engine.model.gguf import convert_into
-
-    if not gguf_path.is_file():
-        raise ModelError(f"{gguf_path} does not exist")
-    with gguf_path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    stem = re.sub(r"[^\w.-]", "-", gguf_path.stem)
-    folder = config.models_dir() / f"gguf--{stem}-{digest[:12]}"
-    with locked(folder):
-        if not folder.is_dir():
-            with staged(folder) as staging:
-                convert_into(gguf_path, staging)
-    return folder
 
 
 def expected_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:

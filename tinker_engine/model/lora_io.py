@@ -31,6 +31,12 @@ _REFUSED = (
 
 def save_adapter(adapter: Adapter, folder: Path, base_model: str) -> None:
     """Write the adapter to `folder`, which appears whole or not at all."""
+    with locked(folder), staged(folder) as staging:
+        write_adapter(adapter, staging, base_model)
+
+
+def write_adapter(adapter: Adapter, folder: Path, base_model: str) -> None:
+    """Write the adapter's two files into an existing folder."""
     tensors: dict[str, Tensor] = {}
     for name, a_RK, b_NR in adapter.target_weights():
         tensors[f"{_PREFIX}{name}.lora_A.weight"] = a_RK.cpu().contiguous()
@@ -48,9 +54,8 @@ def save_adapter(adapter: Adapter, folder: Path, base_model: str) -> None:
         "inference_mode": True,
         "target_modules": sorted({name.rsplit(".", 1)[-1] for name, _, _ in adapter.target_weights()}),
     }
-    with locked(folder), staged(folder) as staging:
-        save_file(tensors, staging / _WEIGHTS, metadata={"format": "pt"})
-        (staging / _CONFIG).write_text(json.dumps(config, indent=2) + "\n")
+    save_file(tensors, folder / _WEIGHTS, metadata={"format": "pt"})
+    (folder / _CONFIG).write_text(json.dumps(config, indent=2) + "\n")
 
 
 def load_adapter(

@@ -15,8 +15,9 @@ from tqdm import tqdm
 
 from tinker_engine.errors import DownloadError, InputError, ModelError
 from tinker_engine.model import tiny
+from tinker_engine.model.folders import installed_folder, is_hub_name
 from tinker_engine.model.gguf import convert_into
-from tinker_engine.model.load import check_tensors, installed_folder, is_hub_name
+from tinker_engine.model.load import check_tensors
 from tinker_engine.model.spec import ModelSpec
 from tinker_engine.model.staging import locked, staged
 from tinker_engine.model.tokenizer import Tokenizer, eos_token_ids

@@ -5,7 +5,9 @@ Shapes: B rows, V vocabulary. A row's draw depends on its own logits and its own
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -13,6 +15,9 @@ from torch import Tensor
 from tinker_engine.sampling.types import TokenLogprob
 
 _MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+Word = TypeVar("Word", int, np.ndarray)  # 64 bits without a sign, one or many
+
 _BLOCK = 64  # tokens per block of the two-level search
 _HEAD = 1024  # candidates looked at first for top-p; the whole vocabulary is sorted only if they don't do
 
@@ -47,11 +52,20 @@ def uniform(seed: int, sample: int, position: int) -> float:
     """A number in [0, 1) that is a function of its three arguments (SplitMix64's finaliser, chained)."""
     state = 0
     for part in (seed, sample, position):
-        state = _mix((state ^ (part & _MASK)) + 0x9E3779B97F4A7C15)
+        state = _mix((state ^ (part & _MASK)) + _GOLDEN)
     return (state >> 11) * 2.0**-53
 
 
-def _mix(z: int) -> int:
+def uniforms(seed: int, sample: int, positions: np.ndarray) -> np.ndarray:
+    """`uniform` at each of the positions."""
+    state = 0
+    for part in (seed, sample):
+        state = _mix((state ^ (part & _MASK)) + _GOLDEN)
+    states = _mix((np.uint64(state) ^ positions.astype(np.uint64)) + np.uint64(_GOLDEN))
+    return (states >> 11) * 2.0**-53
+
+
+def _mix(z: Word) -> Word:
     z &= _MASK
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
@@ -120,6 +134,16 @@ def _search(probs_BV: Tensor, uniform_B: Tensor) -> Tensor:
     impossible = inside.gather(1, place) == 0
     place = torch.where(impossible, inside.argmax(-1, keepdim=True), place)
     return (block * _BLOCK + place)[:, 0]
+
+
+def draw_many(logits_TV: Tensor, temperature: float, uniform_TK: Tensor) -> Tensor:
+    """K independent tokens per row, uncut: those at the given places of each cumulative distribution."""
+    if temperature == 0:
+        return logits_TV.argmax(-1, keepdim=True).expand(uniform_TK.shape)
+    mass_TV = torch.softmax(logits_TV / temperature, dim=-1).double().cumsum(-1)
+    wanted = uniform_TK.to(mass_TV.device) * mass_TV[:, -1:]
+    # Beyond the vocabulary the search points among NaNs only; their logprob says so.
+    return torch.searchsorted(mass_TV, wanted, right=True).clamp_(max=mass_TV.shape[1] - 1)
 
 
 def _most_likely(probs_V: Tensor, count: int) -> list[TokenLogprob]:

@@ -3,6 +3,7 @@
 import math
 import secrets
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from numbers import Integral
 
@@ -16,6 +17,7 @@ from tinker_engine.sampling.choice import Chosen, Draw, uniform
 from tinker_engine.sampling.scoring import PromptScores, wants_scores
 from tinker_engine.sampling.stops import Stops, StopWatch, read_stops
 from tinker_engine.sampling.types import (
+    Progress,
     SampledSequence,
     SampleRequest,
     SampleResult,
@@ -28,6 +30,15 @@ MOST_SAMPLES = 4096
 MOST_ALTERNATIVES = 1024
 
 
+@dataclass(frozen=True)
+class Draft:
+    """What has been sampled so far of one sample."""
+
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    alternatives: list[list[TokenLogprob]] = field(default_factory=list)
+
+
 class Ticket:
     """An accepted request."""
 
@@ -36,7 +47,8 @@ class Ticket:
         self.prompt = check_tokens(request.prompt, "prompt", model)
         self.stops, self.limit = _check(request, model, eos, len(self.prompt))
         self.seed = secrets.randbits(63) if request.params.seed is None else int(request.params.seed)
-        self.scores = PromptScores(request) if wants_scores(request) else None
+        self.scores = PromptScores(request, self.seed) if wants_scores(request) else None
+        self.drafts = [Draft() for _ in range(request.num_samples)]
         self.sequences: dict[int, SampledSequence] = {}
         self.cache_hits = 0
         self.cancelled = False
@@ -45,6 +57,24 @@ class Ticket:
     @property
     def done(self) -> bool:
         return self.error is not None or len(self.sequences) == self.request.num_samples
+
+    def progress(self, seen: Sequence[int] | None = None) -> list[Progress]:
+        """Of each sample, what follows the first `seen` tokens; without `seen`, all there is. Before an error the
+        tokens are as valid as any; whether there was one, `done` and `result` tell."""
+        alternatives = self.request.topk_sample_logprobs > 0
+        pieces: list[Progress] = []
+        for i, draft in enumerate(self.drafts):
+            new = slice(0 if seen is None else seen[i], None)
+            finished = self.sequences.get(i)
+            pieces.append(
+                Progress(
+                    draft.tokens[new],
+                    draft.logprobs[new],
+                    draft.alternatives[new] if alternatives else None,
+                    finished.stop_reason if finished is not None else None,
+                )
+            )
+        return pieces
 
     @cached_property
     def result(self) -> SampleResult:
@@ -57,6 +87,7 @@ class Ticket:
             prompt_logprobs=self.scores.logprobs() if self.scores else None,
             topk_prompt_logprobs=self.scores.topk() if self.scores else None,
             target_prompt_logprobs=self.scores.targets() if self.scores else None,
+            prompt_alt_tokens=self.scores.drawn() if self.scores else None,
             prompt_cache_hit_tokens=self.cache_hits,
         )
 
@@ -67,9 +98,8 @@ class Sample:
     def __init__(self, ticket: Ticket, index: int, token_bytes: Callable[[int], bytes]):
         self.ticket = ticket
         self.index = index
-        self.tokens: list[int] = []
-        self.logprobs: list[float] = []
-        self.alternatives: list[list[TokenLogprob]] = []
+        self._draft = ticket.drafts[index]
+        self.tokens = self._draft.tokens
         self.prefix: Prefix | None = None
         self.bucket: Bucket | None = None
         self.slot = -1
@@ -97,8 +127,8 @@ class Sample:
     def accept(self, chosen: Chosen) -> bool:
         """Append a token; whether the sample is finished."""
         self.tokens.append(chosen.token)
-        self.logprobs.append(chosen.logprob)
-        self.alternatives.append(chosen.alternatives)
+        self._draft.logprobs.append(chosen.logprob)
+        self._draft.alternatives.append(chosen.alternatives)
         if self._watch.ends_with(chosen.token):
             self._finish("stop")
             return True
@@ -108,8 +138,8 @@ class Sample:
         return False
 
     def _finish(self, reason: StopReason) -> None:
-        topk = self.alternatives if self.ticket.request.topk_sample_logprobs else None
-        self.ticket.sequences[self.index] = SampledSequence(self.tokens, self.logprobs, reason, topk)
+        topk = self._draft.alternatives if self.ticket.request.topk_sample_logprobs else None
+        self.ticket.sequences[self.index] = SampledSequence(self.tokens, self._draft.logprobs, reason, topk)
 
 
 def _check(request: SampleRequest, model: ModelSpec, eos: Sequence[int], length: int) -> tuple[Stops, int]:
@@ -138,10 +168,11 @@ def _check(request: SampleRequest, model: ModelSpec, eos: Sequence[int], length:
         raise InputError("sampling_params.top_k", f"must be -1 (off) or at least 1, got {params.top_k}")
     if not 0 < params.top_p <= 1:
         raise InputError("sampling_params.top_p", f"must be above 0 and at most 1, got {params.top_p}")
-    for name in ("topk_prompt_logprobs", "topk_sample_logprobs"):
+    for name in ("topk_prompt_logprobs", "topk_sample_logprobs", "prompt_alt_tokens_k"):
         if not 0 <= getattr(request, name) <= MOST_ALTERNATIVES:
             raise InputError(name, f"must be between 0 and {MOST_ALTERNATIVES}, got {getattr(request, name)}")
     _check_targets(request.target_prompt_logprobs, model, length)
+    _check_last_n(request, length)
     if request.adapter is not None and not request.adapter.frozen:
         raise InputError("adapter", "is in training and may change; sample from adapter.snapshot()")
     if request.adapter is not None and request.adapter.model != model:
@@ -162,3 +193,15 @@ def _check_targets(targets: np.ndarray | None, model: ModelSpec, length: int) ->
         raise InputError(
             where, f"holds ids outside the vocabulary 0..{model.vocab_size - 1} (-1 asks for nothing)"
         )
+
+
+def _check_last_n(request: SampleRequest, length: int) -> None:
+    where, last_n = "prompt_logprobs_last_n", request.prompt_logprobs_last_n
+    if last_n is None:
+        return
+    if not request.prompt_logprobs:
+        raise InputError(where, "applies to prompt logprobs; set prompt_logprobs to true as well")
+    if not isinstance(last_n, Integral) or last_n < 1:
+        raise InputError(where, f"must be an integer of at least 1, got {last_n!r}")
+    if last_n >= length:
+        raise InputError(where, f"must be below the prompt's length, {length} (the first token has none)")

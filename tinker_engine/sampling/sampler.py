@@ -45,6 +45,11 @@ class Sampler:
         self.cache = KvCache(shape, room // shape.token_bytes if cache_tokens is None else cache_tokens)
         self.scheduler = Scheduler(self.cache, most_rows)
         self._failed: list[Ticket] = []  # in this step
+        # Counted from the start, for whoever measures; row_steps / steps is the mean number of rows.
+        self.sampled_tokens = 0
+        self.prompt_tokens = 0  # computed; those found in the cache are not
+        self.steps = 0  # in which rows were decoded
+        self.row_steps = 0
 
     def submit(self, request: SampleRequest) -> Ticket:
         """Accept a request; `step` until its ticket is done. A request that cannot be served is refused here."""
@@ -74,6 +79,21 @@ class Sampler:
     def idle(self) -> bool:
         return self.scheduler.idle
 
+    @property
+    def load(self) -> int:
+        """Samples that wait, are in prefill or are decoded now."""
+        return self.scheduler.load
+
+    @property
+    def rows(self) -> int:
+        """Samples that are decoded now."""
+        return len(self.scheduler.rows)
+
+    @property
+    def cache_use(self) -> float:
+        """Share of the cache that work in progress holds; prefixes kept in case they are asked for again are not."""
+        return self.cache.held / max(1, self.cache.budget)
+
     @torch.inference_mode()
     def step(self) -> None:
         """One token for every row, and some prompt tokens for those about to join."""
@@ -96,6 +116,7 @@ class Sampler:
             tokens.append(torch.from_numpy(prefill.prefix.tokens_P[prefill.done : prefill.done + length]))
             positions.append(torch.arange(prefill.done, prefill.done + length))
             end += length
+        self.prompt_tokens += end
         device = self.decoder.device
         hidden_TD = self.decoder.hidden(
             torch.cat(tokens).to(device),
@@ -116,12 +137,13 @@ class Sampler:
         ticket = prefill.scored
         if ticket is None or ticket.scores is None:
             return
-        hidden_TD = hidden_TD[: max(0, ticket.scores.end - prefill.done)]
+        first = max(0, ticket.scores.start - prefill.done)
+        hidden_TD = hidden_TD[first : max(0, ticket.scores.end - prefill.done)]
         at_a_time = max(1, LOGIT_ELEMENTS // self.decoder.spec.vocab_size)
         for start in range(0, len(hidden_TD), at_a_time):
             part_TD = hidden_TD[start : start + at_a_time]
             logits = self.decoder.logits(part_TD, LoraBatch.single(prefill.prefix.adapter, len(part_TD)))
-            ticket.scores.add(prefill.done + start, logits)
+            ticket.scores.add(prefill.done + first + start, logits)
 
     def _first_tokens(self, finished: list[tuple[Prefill, Tensor]]) -> None:
         """The state of a prompt's last token gives the first token of each of its samples."""
@@ -141,6 +163,8 @@ class Sampler:
         order = self.scheduler.row_order()
         if not order:
             return
+        self.steps += 1
+        self.row_steps += len(order)
         device = self.decoder.device
         buckets = self.cache.buckets
         attend = DecodeAttention(
@@ -174,4 +198,7 @@ class Sampler:
                 "The adapter has diverged; sample from an earlier one, or train with a lower learning rate"
             )
             self._failed.append(sample.ticket)
-        return sample.ticket.error is None and not sample.accept(chosen)
+        if sample.ticket.error is not None:
+            return False
+        self.sampled_tokens += 1
+        return not sample.accept(chosen)

@@ -78,13 +78,21 @@ class Scheduler:
     def idle(self) -> bool:
         return not (self.waiting or self.prefills or self.rows)
 
+    @property
+    def load(self) -> int:
+        """Samples that are not finished."""
+        return len(self.waiting) + self._pending + len(self.rows)
+
+    @property
+    def _pending(self) -> int:
+        return sum(len(prefill.samples) for prefill in self.prefills)
+
     # --- waiting → prefill --------------------------------------------------------------------
 
     def admit(self) -> None:
         """Start as many waiting samples as fit, strictly in order."""
         while self.waiting:
-            pending = sum(len(prefill.samples) for prefill in self.prefills)
-            if len(self.rows) + pending >= self._most_rows or not self._admit(self.waiting[0]):
+            if len(self.rows) + self._pending >= self._most_rows or not self._admit(self.waiting[0]):
                 return
             self.waiting.popleft()
 
@@ -94,7 +102,9 @@ class Scheduler:
         for prefill in self.prefills:
             if self._can_join(prefill, sample, context, adapter, scored):
                 return self._join(prefill, sample)
-        found, shared = (None, 0) if scored else self.cache.prefixes.find(context, adapter)
+        found, shared = self.cache.prefixes.find(context, adapter)
+        if scored and sample.ticket.scores is not None:
+            shared = min(shared, sample.ticket.scores.start)  # the states from there on are needed
         if not scored and self._worth_waiting(context, adapter, shared):
             return False
         return self._begin(sample, context, adapter, found, shared)

@@ -11,7 +11,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from tinker_engine.model.decoder import Decoder
+from tinker_engine.model.decoder import Decoder, Pause
 from tinker_engine.model.linear import LoraPair
 from tinker_engine.model.lora import Adapter
 
@@ -41,8 +41,9 @@ def head_pass(
     entries: Entries,
     gradient: EntryGradient | None = None,
     likely_N: Tensor | None = None,
+    pause: Pause | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Logprobs of all entries and, with `gradient`, that of the hidden states.
+    """Logprobs of all entries and, with `gradient`, that of the hidden states. Calls `pause` before each chunk.
 
     The head's own LoRA gradients are added to the adapter's bound buffers. Rows whose gradient is zero
     cost no backward work; `likely_N` marks entries that may have one, so that such rows end up together.
@@ -51,6 +52,8 @@ def head_pass(
     logprob_N = torch.empty(len(entries.row_N), dtype=_wide(hidden_SD.dtype), device=hidden_SD.device)
     d_hidden = torch.zeros_like(hidden_SD) if gradient is not None else None
     for chunk in _chunks(entries, len(hidden_SD), decoder.spec.vocab_size, likely_N):
+        if pause is not None:
+            pause()
         x_CD = hidden_SD[chunk.rows_C]
         logits = decoder.head(x_CD)
         low_rank = pair.add_to(logits, x_CD) if pair is not None else None

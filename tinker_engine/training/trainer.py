@@ -1,6 +1,6 @@
 """Forward, backward and optimizer steps of LoRA adapters on one frozen decoder."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tinker_engine.errors import MemoryLimitError
 from tinker_engine.model.attention import PackedAttention
-from tinker_engine.model.decoder import Decoder
+from tinker_engine.model.decoder import Decoder, Pause
 from tinker_engine.model.lora import Adapter, LoraBatch, LoraSpec
 from tinker_engine.training.check import check_data
 from tinker_engine.training.head import Entries, EntryGradient, head_pass
@@ -27,6 +27,9 @@ from tinker_engine.training.packing import MicroBatch, pack
 from tinker_engine.training.types import AdamParams, Datum, Example, ForwardBackwardOutput
 
 MOST_TOKENS = 4096  # of a micro-batch; larger ones are no faster
+
+Steps = Generator[int, None, ForwardBackwardOutput]
+"""A call in pieces: yields the tokens of each micro-batch once it is computed, and returns the output."""
 
 
 class LoraRun:
@@ -55,14 +58,19 @@ class _Call:
     loss: Loss
     options: Options
     budget: int  # tokens of a micro-batch
-    backward: bool
+    grad: Tensor | None  # where gradients are added; None: forward only
 
 
 class Trainer:
-    def __init__(self, decoder: Decoder, *, room: int | None = None):
-        """`room`: bytes that activations may take; by default half of what is free at each call."""
+    def __init__(self, decoder: Decoder, *, room: int | None = None, pause: Pause | None = None):
+        """`room`: bytes that activations may take; by default half of what is free at each call.
+
+        `pause` is called between layers, forwards and backwards, and between chunks of the head. It may sample
+        from the same decoder; it must not train. On a GPU, autograd calls it from a thread of its own.
+        """
         self.decoder = decoder
         self._room = room
+        self._pause = pause
 
     def create_run(self, lora: LoraSpec) -> LoraRun:
         decoder = self.decoder
@@ -77,9 +85,20 @@ class Trainer:
         loss_fn_config: Mapping[str, float] | None = None,
     ) -> ForwardBackwardOutput:
         """Add the gradient of the summed loss to the run. On any error the run is as before."""
+        return _to_the_end(self.forward_backward_steps(run, data, loss_fn, loss_fn_config))
+
+    def forward_backward_steps(
+        self,
+        run: LoraRun,
+        data: Sequence[Datum],
+        loss_fn: str,
+        loss_fn_config: Mapping[str, float] | None = None,
+    ) -> Steps:
+        """The same, one micro-batch at a time. The run changes only when the last step is done: not on an
+        error, and not if the generator is closed. Calls on different runs may take turns; between two steps of
+        one run, only its weights must stay as they are."""
         grad = torch.zeros_like(run.grad)
-        run.adapter.bind_gradients(grad)
-        output = self._run(run.adapter, data, loss_fn, loss_fn_config, backward=True)
+        output = yield from self._steps(run.adapter, data, loss_fn, loss_fn_config, grad)
         run.grad += grad
         return output
 
@@ -91,7 +110,17 @@ class Trainer:
         loss_fn_config: Mapping[str, float] | None = None,
     ) -> ForwardBackwardOutput:
         """Logprobs and metrics alone; without an adapter, those of the base model."""
-        return self._run(adapter, data, loss_fn, loss_fn_config, backward=False)
+        return _to_the_end(self.forward_steps(adapter, data, loss_fn, loss_fn_config))
+
+    def forward_steps(
+        self,
+        adapter: Adapter | None,
+        data: Sequence[Datum],
+        loss_fn: str,
+        loss_fn_config: Mapping[str, float] | None = None,
+    ) -> Steps:
+        """The same, one micro-batch at a time; any number of calls may take turns."""
+        return self._steps(adapter, data, loss_fn, loss_fn_config, None)
 
     def optim_step(self, run: LoraRun, params: AdamParams) -> dict[str, float]:
         """Apply and clear the accumulated gradient. A non-finite one is dropped and the step refused."""
@@ -101,18 +130,17 @@ class Trainer:
         finally:
             run.grad.zero_()
 
-    def _run(
+    def _steps(
         self,
         adapter: Adapter | None,
         data: Sequence[Datum],
         loss_fn: str,
         loss_fn_config: Mapping[str, float] | None,
-        *,
-        backward: bool,
-    ) -> ForwardBackwardOutput:
+        grad: Tensor | None,
+    ) -> Steps:
         loss, options = find_loss(loss_fn), read_options(loss_fn, loss_fn_config)
         examples = check_data(data, loss_fn, loss, self.decoder.spec)
-        call = _Call(adapter, loss, options, self._budget(adapter, examples), backward)
+        call = _Call(adapter, loss, options, self._budget(adapter, examples), grad)
         packing = pack([example.tokens_T for example in examples], call.budget)
         batches = [_gather(packed, examples, self.decoder.device) for packed in packing]
         flat_logprobs: list[Tensor] = []
@@ -125,26 +153,32 @@ class Trainer:
             logprobs |= {
                 i: part.view(examples[i].target_shape) for i, part in zip(members, parts, strict=True)
             }
+            yield len(batch.packed.tokens_T)
         metrics = loss_metrics(loss, torch.cat(flat_logprobs), _join([b.inputs for b in batches]), options)
         return ForwardBackwardOutput([logprobs[i] for i in range(len(examples))], metrics)
 
     def _micro_batch(self, batch: _Batch, call: _Call) -> Tensor:
-        """Logprobs of the batch's entries; with `backward`, gradients go to the adapter's bound buffers."""
-        decoder, packed, adapter = self.decoder, batch.packed, call.adapter
+        """Logprobs of the batch's entries; gradients are added to `call.grad`."""
+        decoder, packed, adapter, pause = self.decoder, batch.packed, call.adapter, self._pause
+        backward = call.grad is not None
+        if adapter is not None and call.grad is not None:
+            adapter.bind_gradients(call.grad)  # each time: another call may have bound its own since
         attend = PackedAttention(packed.segments, decoder.spec.head_dim)
         lora = LoraBatch.single(adapter, len(packed.tokens_T))
         tokens_T, positions_T = packed.tokens_T.to(decoder.device), packed.positions_T.to(decoder.device)
         # Only a sequence too long for the budget exceeds it: that one trades time for memory.
-        recompute = call.backward and len(tokens_T) > call.budget
-        with torch.set_grad_enabled(call.backward):
-            hidden = decoder.hidden(tokens_T, positions_T, packed.longest, attend, lora, recompute=recompute)
+        recompute = backward and len(tokens_T) > call.budget
+        with torch.set_grad_enabled(backward):
+            hidden = decoder.hidden(
+                tokens_T, positions_T, packed.longest, attend, lora, recompute=recompute, pause=pause
+            )
         with torch.no_grad():
-            if not call.backward:
-                return head_pass(decoder, adapter, hidden, batch.entries)[0]
+            if not backward:
+                return head_pass(decoder, adapter, hidden, batch.entries, pause=pause)[0]
             gradient = self._entry_gradient(hidden, batch, call)
             likely_N = _may_have_gradient(batch.inputs)
             logprob_N, d_hidden = head_pass(
-                decoder, adapter, hidden.detach(), batch.entries, gradient, likely_N
+                decoder, adapter, hidden.detach(), batch.entries, gradient, likely_N, pause
             )
         assert d_hidden is not None, "asked for with `gradient`"
         if hidden.requires_grad and bool(d_hidden.any()):
@@ -157,7 +191,9 @@ class Trainer:
             return lambda entries, logprobs: logprob_gradient(
                 call.loss, logprobs, batch.inputs.select(entries), call.options
             )
-        logprob_N, _ = head_pass(self.decoder, call.adapter, hidden.detach(), batch.entries)
+        logprob_N, _ = head_pass(
+            self.decoder, call.adapter, hidden.detach(), batch.entries, pause=self._pause
+        )
         gradient_N = logprob_gradient(call.loss, logprob_N, batch.inputs, call.options)
         return lambda entries, logprobs: gradient_N[entries]
 
@@ -175,6 +211,14 @@ class Trainer:
             )
         fits = room // activation_bytes(decoder.spec, rank, decoder.dtype, recompute=False)
         return max(1, min(fits, MOST_TOKENS if longest <= MOST_TOKENS else longest))
+
+
+def _to_the_end(steps: Steps) -> ForwardBackwardOutput:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
 
 
 def _gather(packed: MicroBatch, examples: list[Example], device: torch.device) -> _Batch:

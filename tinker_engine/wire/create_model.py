@@ -3,9 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tinker_engine.model.lora import LoraSpec
 from tinker_engine.wire.fields import MOST_SEED, Fields
-from tinker_engine.wire.optimizer import check_optimizer_config
+from tinker_engine.wire.optimizer_config import check_optimizer_config
+
+MOST_RANK = 4096
+PARTS = ("train_attn", "train_mlp", "train_unembed")
 
 
 @dataclass(frozen=True)
@@ -13,7 +15,7 @@ class CreateModelCall:
     session_id: str
     model_seq_id: int  # counts from 0 per session
     base_model: str
-    lora: LoraSpec
+    lora: dict[str, int | bool | None]  # rank, seed, and which parts are trained
     user_metadata: Mapping[str, object] | None = None
 
 
@@ -33,11 +35,12 @@ def read_create_model(body: Fields) -> CreateModelCall:
     )
 
 
-def _lora(fields: Fields) -> LoraSpec:
-    return LoraSpec(
-        rank=fields.integer("rank", least=1),
-        seed=fields.optional_integer("seed", most=MOST_SEED),
-        train_attn=fields.flag("train_attn", True),
-        train_mlp=fields.flag("train_mlp", True),
-        train_unembed=fields.flag("train_unembed", True),
-    )
+def _lora(fields: Fields) -> dict[str, int | bool | None]:
+    parts = {name: fields.flag(name, True) for name in PARTS}
+    if not any(parts.values()):
+        raise fields.error("train_attn", "train_mlp or train_unembed must be true")
+    return {
+        "rank": fields.integer("rank", least=1, most=MOST_RANK),
+        "seed": fields.optional_integer("seed", least=0, most=MOST_SEED),
+        **parts,
+    }

@@ -83,6 +83,14 @@ class EncodedTextChunk(_message.Message):
     tokens: bytes
     def __init__(self, tokens: _Optional[bytes] = ...) -> None: ...
 
+class ForwardBackwardHeader(_message.Message):
+    __slots__ = ["model_id", "seq_id"]
+    MODEL_ID_FIELD_NUMBER: _ClassVar[int]
+    SEQ_ID_FIELD_NUMBER: _ClassVar[int]
+    model_id: str
+    seq_id: int
+    def __init__(self, model_id: _Optional[str] = ..., seq_id: _Optional[int] = ...) -> None: ...
+
 class ForwardBackwardOutput(_message.Message):
     __slots__ = ["loss_fn_output_type", "loss_fn_outputs", "metrics"]
     class MetricsEntry(_message.Message):

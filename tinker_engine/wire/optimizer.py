@@ -1,4 +1,4 @@
-"""optim_step, and the optimizer a model is created with: JSON → `AdamParams`.
+"""optim_step: JSON → `AdamParams`.
 
 AdamW's settings come under `adam_params`. SDK 0.29 and newer can ask for another family: by name in
 `optimizer_config` when a model is made, by `optimizer_params` at each step. AdamW is the only one here.
@@ -28,15 +28,6 @@ def read_optim_step(body: Fields) -> OptimStepCall:
         seq_id=body.integer("seq_id", least=1),
         params=_adam_params(body.optional_nested("adam_params") or Fields({}, "adam_params")),
     )
-
-
-def check_optimizer_config(body: Fields) -> None:
-    """Refuse a model that is to be trained with anything but AdamW."""
-    config = body.optional_nested("optimizer_config")
-    if config is not None and config.text("type", "adamw") != "adamw":
-        raise config.error(
-            "type", f"only AdamW is supported; send 'adamw' or nothing instead of {_kind(config)}"
-        )
 
 
 def _adam_params(fields: Fields) -> AdamParams:

@@ -8,7 +8,6 @@ top-k alternatives as [positions, K] matrices whose empty cells are token 0 with
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TypeVar
 
 import numpy as np
 
@@ -36,7 +35,6 @@ from tinker_engine.wire.tensors import (
 
 EMPTY_LOGPROB = -99999.0
 _STOP_REASONS = {"stop": pb.STOP_REASON_STOP, "length": pb.STOP_REASON_LENGTH}
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -44,18 +42,8 @@ class SampleCall:
     sampling_session_id: str
     seq_id: int  # an identity, not an order
     request: SampleRequest  # without its adapter
-    prompt_logprobs_last_n: int | None = None  # None: all of them
     target_cells: CsrMatrix | None = None  # how target_prompt_logprobs was sparse; the answer must be alike
-    prompt_alt_tokens_k: int = 0  # draws wanted per prompt position
     record_stability_info: bool = False  # wanted by training with stable_reinforce
-
-
-@dataclass(frozen=True)
-class PromptAltTokens:
-    """K draws from the model at every prompt position but the first, [len(prompt) − 1, K]."""
-
-    tokens: np.ndarray
-    logprobs: np.ndarray
 
 
 def read_sample(body: Fields) -> SampleCall:
@@ -70,44 +58,36 @@ def read_sample(body: Fields) -> SampleCall:
         topk_prompt_logprobs=body.integer("topk_prompt_logprobs", 0),
         topk_sample_logprobs=body.integer("topk_sample_logprobs", 0),
         target_prompt_logprobs=targets,
+        prompt_logprobs_last_n=body.optional_integer("prompt_logprobs_last_n"),
+        prompt_alt_tokens_k=body.integer("prompt_alt_tokens_k", 0),
     )
     return SampleCall(
         sampling_session_id=body.text("sampling_session_id"),
         seq_id=body.integer("seq_id", least=0),
         request=request,
-        prompt_logprobs_last_n=_last_n(body, request),
         target_cells=target_cells,
-        prompt_alt_tokens_k=body.integer("prompt_alt_tokens_k", 0, least=0),
         record_stability_info=body.flag("record_stability_info", False),
     )
 
 
-def encode_sample(
-    result: SampleResult,
-    *,
-    prompt_logprobs_last_n: int | None = None,
-    target_cells: CsrMatrix | None = None,
-    prompt_alt_tokens: PromptAltTokens | None = None,
-) -> bytes:
-    """The first two keywords are the call's: they shape the answer, not the computation."""
+def encode_sample(result: SampleResult, *, target_cells: CsrMatrix | None = None) -> bytes:
+    """`target_cells` are the call's: they shape the answer, not the computation."""
     message = pb.SampleResponse(
         sequences=[_sequence(sequence) for sequence in result.sequences],
         prompt_cache_hit_tokens=result.prompt_cache_hit_tokens,
     )
     if result.prompt_logprobs is not None:
-        message.prompt_logprobs = float32_bytes(_last(result.prompt_logprobs, prompt_logprobs_last_n))
+        message.prompt_logprobs = float32_bytes(result.prompt_logprobs)
     if result.topk_prompt_logprobs is not None:
-        message.topk_prompt_logprobs.CopyFrom(
-            _topk(_last(result.topk_prompt_logprobs, prompt_logprobs_last_n))
-        )
+        message.topk_prompt_logprobs.CopyFrom(_topk(result.topk_prompt_logprobs))
     if result.target_prompt_logprobs is not None:
         # A cell that asked for nothing is 0 on the wire.
         asked = ~np.isnan(result.target_prompt_logprobs)
         logprobs = np.where(asked, result.target_prompt_logprobs, 0.0)
         message.target_prompt_logprobs.CopyFrom(encode_floats(logprobs, target_cells))
-    if prompt_alt_tokens is not None:
-        message.prompt_alt_tokens.tokens.CopyFrom(encode_tokens(prompt_alt_tokens.tokens))
-        message.prompt_alt_tokens.logprobs.CopyFrom(encode_floats(prompt_alt_tokens.logprobs))
+    if (drawn := result.prompt_alt_tokens) is not None:
+        message.prompt_alt_tokens.tokens.CopyFrom(encode_tokens(drawn.tokens))
+        message.prompt_alt_tokens.logprobs.CopyFrom(encode_floats(drawn.logprobs))
     return message.SerializeToString()
 
 
@@ -138,20 +118,6 @@ def _stop(fields: Fields) -> str | list[str] | list[int] | None:
     return [check_text(text, f"{fields.path('stop')}[{i}]") for i, text in enumerate(texts)]
 
 
-def _last_n(body: Fields, request: SampleRequest) -> int | None:
-    name = "prompt_logprobs_last_n"
-    last_n = body.optional_integer(name, least=1)
-    if last_n is None:
-        return None
-    if not request.prompt_logprobs:
-        raise body.error(name, "applies to prompt logprobs; set prompt_logprobs to true as well")
-    if last_n >= len(request.prompt):
-        raise body.error(
-            name, f"must be below the prompt's length, {len(request.prompt)} (the first token has none)"
-        )
-    return last_n
-
-
 def _targets(fields: Fields | None) -> tuple[np.ndarray | None, CsrMatrix | None]:
     """Dense, with −1 in cells that ask for nothing; and the CSR matrix if it came as one."""
     if fields is None:
@@ -176,13 +142,6 @@ def _sequence(sequence: SampledSequence) -> pb.SampledSequence:
         logprobs=float32_bytes(sequence.logprobs),
         topk_sampled_logprobs=None if sequence.topk_logprobs is None else _topk(sequence.topk_logprobs),
     )
-
-
-def _last(items: Sequence[T | None], last_n: int | None) -> Sequence[T | None]:
-    """All but the last n as if they had not been computed."""
-    if last_n is None:
-        return items
-    return [*[None] * (len(items) - last_n), *items[len(items) - last_n :]]
 
 
 def _topk(rows: Sequence[list[TokenLogprob] | None]) -> pb.TopkLogprobs:

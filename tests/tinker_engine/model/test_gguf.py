@@ -11,8 +11,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tinker_engine.errors import InputError, ModelError
 from tinker_engine.model import gguf as our_gguf
+from tinker_engine.model.folders import resolve
 from tinker_engine.model.gguf import convert
-from tinker_engine.model.load import load_model, resolve
+from tinker_engine.model.load import load_model
 from tinker_engine.model.spec import ModelSpec
 from tinker_engine.model.tokenizer import Tokenizer, eos_token_ids
 

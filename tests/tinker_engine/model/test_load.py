@@ -6,7 +6,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tinker_engine.errors import ModelError
-from tinker_engine.model.load import expected_shapes, load_model, load_weights, resolve
+from tinker_engine.model.folders import resolve
+from tinker_engine.model.load import expected_shapes, load_model, load_weights
 from tinker_engine.model.spec import ModelSpec
 
 pytestmark = pytest.mark.usefixtures("home")

@@ -17,7 +17,8 @@ from huggingface_hub.errors import RepositoryNotFoundError
 from tinker_engine.errors import DownloadError, InputError
 from tinker_engine.model import pull as pull_module
 from tinker_engine.model import staging
-from tinker_engine.model.load import load_model, resolve
+from tinker_engine.model.folders import resolve
+from tinker_engine.model.load import load_model
 from tinker_engine.model.pull import WheelModel, pull
 
 NAME = "org/tiny"

@@ -16,7 +16,8 @@ from scripts.tiny_chat.card import card
 from scripts.tiny_chat.evaluate import Talker, measure_task
 from tinker_engine.model import tiny
 from tinker_engine.model.decoder import Decoder
-from tinker_engine.model.load import DEFAULT_MODEL, load_model
+from tinker_engine.model.folders import DEFAULT_MODEL
+from tinker_engine.model.load import load_model
 from tinker_engine.model.tokenizer import Tokenizer
 from tinker_engine.sampling.sampler import Sampler
 from tinker_engine.sampling.types import SampleRequest, SamplingParams

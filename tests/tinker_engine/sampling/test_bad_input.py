@@ -74,6 +74,9 @@ BAD_REQUESTS: list[tuple[str, Any]] = [
     ("topk_prompt_logprobs", 1025),
     ("topk_sample_logprobs", -1),
     ("topk_sample_logprobs", 1025),
+    ("prompt_alt_tokens_k", -1),
+    ("prompt_alt_tokens_k", 1025),
+    ("prompt_logprobs_last_n", 1),  # without prompt_logprobs
     ("target_prompt_logprobs", np.zeros(2, dtype=np.int64)),
     ("target_prompt_logprobs", np.zeros((3, 1), dtype=np.int64)),
     ("target_prompt_logprobs", np.zeros((1, 2, 1), dtype=np.int64)),
@@ -97,6 +100,15 @@ def test_bad_sampling_params(name: str, value: Any, sampler: Sampler):
 @pytest.mark.parametrize(("name", "value"), BAD_REQUESTS)
 def test_bad_requests(name: str, value: Any, sampler: Sampler):
     refused(sampler, replace(GOOD, **{name: value}), name)
+
+
+@pytest.mark.parametrize("last_n", [-1, 0, 3, 9, 1.5])
+def test_last_n_lies_within_what_can_be_scored(last_n: Any, sampler: Sampler):
+    refused(
+        sampler,
+        replace(GOOD, prompt_logprobs=True, prompt_logprobs_last_n=last_n),
+        "prompt_logprobs_last_n",
+    )
 
 
 def test_adapters_that_may_change_or_do_not_fit(sampler: Sampler):

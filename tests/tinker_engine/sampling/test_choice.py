@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tinker_engine.sampling.choice import Chosen, Draw, choose, uniform
+from tinker_engine.sampling.choice import Chosen, Draw, choose, draw_many, uniform, uniforms
 
 SIZES = (1, 2, 63, 64, 65, 131, 1024, 1500)  # around the block of the search and the head of the top-p cut
 CUTS = ((-1, 1.0), (1, 1.0), (5, 1.0), (-1, 0.6), (-1, 0.999), (20, 0.8), (3, 0.05), (100_000, 1.0))
@@ -240,3 +240,32 @@ def test_uniform_is_uniform_along_every_argument(axis):
         2 * (bins - 1)
     )
     assert abs(np.corrcoef(numbers[:-1], numbers[1:])[0, 1]) < 4 / math.sqrt(count)
+
+
+@given(seed=st.integers(-(2**80), 2**80), sample=st.integers(-1024, 4096), first=st.integers(0, 10**6))
+def test_uniforms_are_the_same_numbers_at_once(seed, sample, first):
+    positions = np.arange(first, first + 5)
+    expected = [uniform(seed, sample, position) for position in positions.tolist()]
+    assert uniforms(seed, sample, positions).tolist() == expected
+
+
+@given(
+    seed=st.integers(0, 1000),
+    size=st.sampled_from(SIZES),
+    temperature=st.sampled_from([0.0, 0.01, 0.7, 1.0, 5.0]),
+    number=st.floats(0, LARGEST),
+)
+def test_many_draws_are_possible_ones(seed, size, temperature, number):
+    logits = some_logits(size, 30.0, seed)
+    logits[-1] = -torch.inf if size > 1 else 0.0
+    numbers = torch.tensor([[0.0, number, LARGEST]], dtype=torch.float64)
+    tokens = draw_many(logits[None], temperature, numbers)
+    chances = torch.softmax(logits / (temperature or 1e-4), -1)
+    assert (chances[tokens] > 0).all()
+    assert tokens[0].tolist() == sorted(tokens[0].tolist())  # along the cumulative distribution
+
+
+def test_many_draws_take_their_shares():
+    probs = torch.tensor([[0.5, 0.0, 0.25, 0.25], [0.0, 1.0, 0.0, 0.0]])
+    numbers = torch.tensor([[0.0, 0.49, 0.5, 0.74, 0.76]], dtype=torch.float64).expand(2, -1)
+    assert draw_many(probs.log(), 1.0, numbers).tolist() == [[0, 0, 2, 2, 3], [1, 1, 1, 1, 1]]

@@ -7,8 +7,8 @@ from tinker.proto.request_conv import forward_backward_request_to_proto
 from tinker.types.forward_backward_request import ForwardBackwardRequest
 
 from tinker_engine.training.types import Datum
-from tinker_engine.wire import decode_forward_backward
 from tinker_engine.wire import messages_pb2 as pb
+from tinker_engine.wire.training import decode_forward_backward
 
 
 def sdk_bytes(

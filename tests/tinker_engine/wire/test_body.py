@@ -4,7 +4,7 @@ import pytest
 import zstandard
 
 from tinker_engine.errors import InputError
-from tinker_engine.wire import read_json, unpack
+from tinker_engine.wire.body import read_json, unpack
 
 
 @pytest.mark.parametrize("encoding", [None, "", "identity"])

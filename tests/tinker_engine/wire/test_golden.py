@@ -5,7 +5,8 @@ import torch
 
 from tinker_engine.sampling.types import SampledSequence, SampleResult
 from tinker_engine.training.types import ForwardBackwardOutput
-from tinker_engine.wire import decode_forward_backward, encode_forward_backward, encode_sample
+from tinker_engine.wire.sampling import encode_sample
+from tinker_engine.wire.training import decode_forward_backward, encode_forward_backward
 
 
 def test_a_request_is_read_from_its_bytes():

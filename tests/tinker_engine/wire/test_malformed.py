@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from tests.tinker_engine.wire.support import request, sdk_bytes, sdk_datum, text_chunk, with_tensor
 from tinker_engine.errors import InputError
-from tinker_engine.wire import decode_forward_backward
 from tinker_engine.wire import messages_pb2 as pb
 from tinker_engine.wire.tensors import MOST_CELLS
+from tinker_engine.wire.training import decode_forward_backward
 
 WEIGHTS = "data[1].loss_fn_inputs['weights']"
 

@@ -10,7 +10,10 @@ from tinker._compat import model_dump
 from tinker_engine.errors import InputError
 from tinker_engine.model.lora import LoraSpec
 from tinker_engine.training.types import AdamParams
-from tinker_engine.wire import Fields, read_create_model, read_json, read_optim_step
+from tinker_engine.wire.body import read_json
+from tinker_engine.wire.create_model import read_create_model
+from tinker_engine.wire.fields import Fields
+from tinker_engine.wire.optimizer import read_optim_step
 
 
 def posted(request: Any) -> Fields:

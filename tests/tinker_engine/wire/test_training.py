@@ -13,8 +13,8 @@ from tinker_engine.model.spec import ModelSpec, RopeSpec
 from tinker_engine.training.check import check_data
 from tinker_engine.training.losses import find_loss
 from tinker_engine.training.types import CsrMatrix, ForwardBackwardOutput
-from tinker_engine.wire import decode_forward_backward, encode_forward_backward
 from tinker_engine.wire.tensors import densify
+from tinker_engine.wire.training import decode_forward_backward, encode_forward_backward
 
 MODEL = ModelSpec(
     architecture="LlamaForCausalLM",

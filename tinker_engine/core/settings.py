@@ -1,0 +1,34 @@
+"""What an engine is started with."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one request may be, and how much may wait."""
+
+    body_bytes: int = 1 << 30
+    queued_requests: int = 16384  # of one key
+    queued_bytes: int = 2 << 30
+    poll_seconds: float = 25.0  # how long a client is kept waiting for an answer before it must ask again
+    run_bytes: int | None = None  # of runs in the compute process's memory; None: a fifth of what is free
+    ephemeral_bytes: int = 10 << 30  # of unnamed snapshots on disk
+    ephemeral_seconds: float = (
+        600.0  # for which an unnamed snapshot is kept after its last use, whatever its size
+    )
+    answer_seconds: float = 6 * 3600.0  # for which answers stay readable
+
+
+@dataclass(frozen=True)
+class Settings:
+    data: Path
+    models: dict[str, Path]  # what may be trained and sampled, the default first
+    keys: dict[str, str]  # owner by key
+    database: str | None = None  # URL; None: a SQLite file in the data directory
+    durable: bool = False  # survive the end of power, not just of the process
+    limits: Limits = field(default_factory=Limits)
+
+    @property
+    def database_url(self) -> str:
+        return self.database or f"sqlite:///{self.data / 'engine.db'}"
