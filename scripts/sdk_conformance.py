@@ -36,10 +36,12 @@ def main() -> int:
     versions = tuple(parser.parse_args().versions) or VERSIONS
     pythons = {version: environment(version) for version in versions}
     results: dict[str, list[Result]] = {}
-    with tempfile.TemporaryDirectory() as folder, running_server(Path(folder)) as server:
-        for version, python in pythons.items():
-            results[version] = check(version, python, server)
-        server_version = server.version
+    with tempfile.TemporaryDirectory() as folder:
+        only_the_tiny_model = {"TINKER_ENGINE_HOME": folder}  # whatever was pulled on this machine
+        with running_server(Path(folder), environment=only_the_tiny_model) as server:
+            for version, python in pythons.items():
+                results[version] = check(version, python, server)
+            server_version = server.version
     if versions == VERSIONS:
         REPORT.parent.mkdir(exist_ok=True)
         REPORT.write_text(report(server_version, results, NOT_LOCAL))
