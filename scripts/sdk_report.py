@@ -72,7 +72,7 @@ def report(server: str, results: Results, not_local: Mapping[str, str]) -> str:
 
 def plain(message: str) -> str:
     """One line that is the same in every run: without ids and without line breaks."""
-    text = re.sub(r" for self\.request_id=.*", "", message, flags=re.DOTALL)  # the SDK's own notes
+    text = re.sub(r"\sfor self\.request_id=.*", "", message, flags=re.DOTALL)  # the SDK's own notes
     text = re.sub(r"\{'error': (['\"])(.*?)\1, .*\}", r"\2", text, flags=re.DOTALL)  # the rest repeats it
     text = re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{16,}", "ID", text)
     text = re.sub(r":(train|sample):\d+", r":\1:N", text)

@@ -22,9 +22,11 @@ def test_same_address_and_key_after_a_kill(tmp_path: Path) -> None:
         assert server.pid != pid
 
 
-def test_server_outlives_its_compute_process(tmp_path: Path) -> None:
+def test_only_the_compute_process_is_killed(tmp_path: Path) -> None:
     with running_server(tmp_path) as server:
-        pid = server.kill_compute()
+        serving, pid = server.pid, server.kill_compute()
+        assert server.health()["status"] == "ok"
+        assert server.pid == serving
         server.restart()
         assert server.health()["compute_pid"] != pid
 
