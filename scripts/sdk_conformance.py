@@ -21,7 +21,6 @@ from tqdm import tqdm
 
 from scripts.sdk_report import STATUSES, Result, report
 from tests.conformance.checks import NOT_LOCAL
-from tests.conformance.commands import WITHOUT_TORCH
 from tests.server import ROOT, Server, running_server
 
 VERSIONS = ("0.25.0", "0.30.4", "0.34.0", "0.36.0")
@@ -64,14 +63,9 @@ def environment(version: str) -> Path:
 
 
 def _borrow_torch(folder: Path) -> None:
-    """Put our packages behind the environment's own: what a .pth file adds is searched last.
-
-    Processes of the CLI do without: it needs no torch, and importing it takes longer than the command.
-    """
+    """Put our packages behind the environment's own: a path in a .pth file is searched last."""
     (own,) = folder.glob("lib/python*/site-packages")
-    ours = sysconfig.get_path("purelib")
-    line = f"import os, sys; os.environ.get({WITHOUT_TORCH!r}) or sys.path.append({ours!r})"
-    (own / "borrowed.pth").write_text(line + "\n")
+    (own / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
 
 
 def check(version: str, python: Path, server: Server) -> list[Result]:
