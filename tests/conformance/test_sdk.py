@@ -21,6 +21,7 @@ def kit(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Kit:
     return Kit(server.url, server.key, tmp_path_factory.mktemp("client"))
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore:.*experimental")  # what the SDK says of its own
 @pytest.mark.timeout(CHECK_SECONDS)
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
 def test_check(check: Check, kit: Kit, server: Server) -> None:
