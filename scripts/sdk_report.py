@@ -14,7 +14,7 @@ TWIN = "_async"
 INTRODUCTION = """\
 # What the `tinker` SDK can do with this server
 
-Every public method of the SDK's clients and every command of its CLI, run unchanged against a real
+Every public method of the SDK's clients and every command of its CLI, with the SDK unchanged, against a real
 server process with the tiny model. Server version {server}. Written by
 
     python -m scripts.sdk_conformance
@@ -25,6 +25,7 @@ The checks are in `tests/conformance`; `make test` runs them with the SDK that i
 - **works**: values were checked, not only that there was an answer
 - **–**: this version of the SDK has no such method, option or command
 - **refuses**: the server does not do it and says so at once; the note has the error the user sees
+- **fails**: it does not do what the SDK expects of it
 
 A method and its `{twin}` twin share a row where they came out the same.
 """

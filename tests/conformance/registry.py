@@ -17,8 +17,8 @@ COMMAND = "tinker "
 class Check:
     """`target` is `Class.method` or a command line such as `tinker run list`.
 
-    `option` names a parameter of the method that this check is about, `case` any other special
-    situation; without either the check is about the target as such.
+    `option` names a parameter of the method that this check is about and `case` then its value, if it
+    matters; `case` alone is any other situation. Without either the check is about the target as such.
     """
 
     target: str
@@ -30,7 +30,7 @@ class Check:
     def row(self) -> str:
         """What the check is about, as the table of results names it."""
         if self.option:
-            return f"{self.target}({self.option}=…)"
+            return f"{self.target}({self.option}={self.case or '…'})"
         return f"{self.target}, {self.case}" if self.case else self.target
 
     @property

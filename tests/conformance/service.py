@@ -68,7 +68,7 @@ def impossible_rank(kit: Kit, call: Call) -> Refusal:
     return refused(lambda: call(kit.service, MODEL, rank=0))
 
 
-@check("ServiceClient.create_lora_training_client", option="optimizer")
+@check("ServiceClient.create_lora_training_client", option="optimizer", case="dimuon")
 def dimuon_optimizer(kit: Kit, call: Call) -> Refusal:
     optimizer = tinker.types.DimuonOptimizerConfig()
     return refused(lambda: call(kit.service, MODEL, rank=RANK, optimizer=optimizer))

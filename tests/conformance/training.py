@@ -240,7 +240,7 @@ def clipping_reports_the_norm(kit: Kit, call: Call) -> None:
     assert all(np.isfinite(value) for value in metrics.values())
 
 
-@check("TrainingClient.optim_step", option="optim_params")
+@check("TrainingClient.optim_step", option="optim_params", case="dimuon")
 def dimuon_step(kit: Kit, call: Call) -> Refusal:
     client = kit.trainer()
     client.forward_backward([datum()], "cross_entropy").result(WAIT_SECONDS)
