@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -38,11 +38,13 @@ class Server:
     same over a restart: a client that keeps asking must find the server again.
     """
 
-    def __init__(self, folder: Path, *arguments: str):
+    def __init__(self, folder: Path, *arguments: str, environment: Mapping[str, str] | None = None):
+        """`environment`: variables for the server besides ours."""
         folder.mkdir(parents=True, exist_ok=True)
         self.data = folder / "data"
         self.output = folder / "server.log"
         self.arguments = arguments
+        self.environment = {**_environment(), **(environment or {})}
         self.url = ""
         self.key = ""
         self.version = ""
@@ -64,7 +66,7 @@ class Server:
             self._process = subprocess.Popen(
                 command,
                 cwd=self.output.parent,
-                env=_environment(),
+                env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -154,9 +156,11 @@ class Server:
 
 
 @contextmanager
-def running_server(folder: Path, *arguments: str) -> Iterator[Server]:
+def running_server(
+    folder: Path, *arguments: str, environment: Mapping[str, str] | None = None
+) -> Iterator[Server]:
     """A server over `folder`/data until the block ends; its log is printed if the block fails."""
-    server = Server(folder, *arguments)
+    server = Server(folder, *arguments, environment=environment)
     try:
         server.start()
         yield server
