@@ -66,3 +66,7 @@ class AccessError(EngineError):
 
 class LockedError(EngineError):
     """A data directory that another engine is using."""
+
+
+class UnsupportedError(EngineError):
+    """Something that this engine does not do at all."""

@@ -37,7 +37,10 @@ def batch(step: int) -> list[types.Datum]:
         data.append(
             types.Datum(
                 model_input=types.ModelInput.from_ints(tokens[:-1].tolist()),
-                loss_fn_inputs={"target_tokens": tokens[1:].tolist(), "weights": [1.0] * (len(tokens) - 1)},
+                loss_fn_inputs={
+                    "target_tokens": types.TensorData(data=tokens[1:].tolist(), dtype="int64"),
+                    "weights": types.TensorData(data=[1.0] * (len(tokens) - 1), dtype="float32"),
+                },
             )
         )
     return data

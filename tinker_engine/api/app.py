@@ -77,7 +77,7 @@ def create_app(engine: Engine, access: Access, watch: Callable[[int], None]) -> 
         endpoint(method, f"/api/v1{path}", handler, engine, access) for method, path, handler in handlers
     ]
     routes += [
-        endpoint("GET", "/files/{checkpoint}/{file:path}", runs.download, engine, access),
+        Route("/files/{checkpoint}/{file:path}", runs.download(engine, access)),
         endpoint("POST", "/engine/parents", _parents(watch), engine, access),
         endpoint("GET", "/engine/status", _status, engine, access),
         Route("/healthz", _health(engine)),

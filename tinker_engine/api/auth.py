@@ -35,24 +35,34 @@ class Access:
 
     def token(self, owner: str) -> str:
         """A JWT, as the SDK's `whoami` reads it."""
+        return self._sign({"sub": owner, "org_id": "local", "email": f"{owner}@localhost"})
+
+    def link(self, checkpoint: str) -> str:
+        """Opens the files of one checkpoint and nothing else, for whoever has it."""
+        return self._sign({"checkpoint": checkpoint})
+
+    def check_link(self, token: str, checkpoint: str) -> None:
+        if self._claims(token).get("checkpoint") != checkpoint:
+            raise AccessError("this link opens another checkpoint; ask for the links again")
+
+    def _sign(self, claims: dict[str, object]) -> str:
         header = {"alg": "HS256", "typ": "JWT"}
-        claims = {
-            "sub": owner,
-            "org_id": "local",
-            "email": f"{owner}@localhost",
-            "exp": float(int(time.time()) + TOKEN_SECONDS),
-        }
+        claims = claims | {"exp": float(int(time.time()) + TOKEN_SECONDS)}
         signed = f"{_encode(json.dumps(header).encode())}.{_encode(json.dumps(claims).encode())}"
         return f"{signed}.{self._signature(signed)}"
 
     def _owner_in_token(self, token: str) -> str | None:
+        owner = self._claims(token).get("sub")
+        return owner if isinstance(owner, str) and owner in self._owners.values() else None
+
+    def _claims(self, token: str) -> dict[str, object]:
         signed, _, signature = token.rpartition(".")
         if not hmac.compare_digest(self._signature(signed).encode(), signature.encode()):
-            return None
+            raise AccessError("the token was not made by this server; check TINKER_BASE_URL")
         claims = json.loads(_decode(signed.partition(".")[2]))
         if claims["exp"] < time.time():
-            raise AccessError("the token has expired; ask for another with auth/token")
-        return claims["sub"] if claims["sub"] in self._owners.values() else None
+            raise AccessError("the token has expired; ask for another")
+        return claims
 
     def _signature(self, signed: str) -> str:
         return _encode(hmac.digest(self._secret, signed.encode(), "sha256"))

@@ -21,6 +21,7 @@ from tinker_engine.errors import (
     InputError,
     ModelError,
     NotFoundError,
+    UnsupportedError,
 )
 from tinker_engine.wire.body import read_json, unpack
 from tinker_engine.wire.fields import Fields
@@ -100,7 +101,7 @@ def respond_to(error: Exception) -> Response:
             return error_response(404, str(error), "user")
         case TooLargeError():
             return error_response(413, str(error), "user")
-        case InputError() | ModelError() | DamagedError():
+        case InputError() | ModelError() | DamagedError() | UnsupportedError():
             return error_response(400, str(error), "user")
         case BusyError():
             headers = {"retry-after": f"{error.retry_after:.0f}"}
@@ -134,8 +135,6 @@ def credential(request: Request) -> str | None:
     key = request.headers.get("x-api-key")
     if key:
         return key
-    if token := request.query_params.get("token"):  # a link that was handed out
-        return token
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else None
 

@@ -1,15 +1,18 @@
 """Training runs and checkpoints as things one can list, publish, copy, download and delete."""
 
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
 from tinker_engine.api.auth import Access
-from tinker_engine.api.http import Call, Handler, answer
+from tinker_engine.api.http import Call, Handler, answer, respond_to
 from tinker_engine.core.checkpoints import KINDS
+from tinker_engine.core.engine import Engine
 from tinker_engine.core.records import Checkpoint, Run
-from tinker_engine.errors import AccessError, InputError, NotFoundError
+from tinker_engine.errors import EngineError, NotFoundError, UnsupportedError
 from tinker_engine.store.folders import verify
 
 TYPES = {"weights": "training", "sampler_weights": "sampler", "external_weights": "external"}
@@ -85,7 +88,7 @@ def external_urls(access: Access) -> Handler:
         )
         files = verify(call.engine.checkpoints.folder(checkpoint.id))
         base = str(call.request.base_url).rstrip("/")
-        token = access.token(call.owner)
+        token = access.link(checkpoint.id)
         urls = {name: f"{base}/files/{checkpoint.id}/{name}?token={token}" for name in files}
         expires = datetime.now(UTC) + timedelta(seconds=URL_SECONDS)
         return answer({"urls": urls, "expires": expires.isoformat()})
@@ -93,20 +96,23 @@ def external_urls(access: Access) -> Handler:
     return handle
 
 
-async def download(call: Call) -> Response:
-    checkpoint = call.engine.checkpoints.get(call.path["checkpoint"])
-    if checkpoint.kind != "external_weights" or not (checkpoint.public or checkpoint.owner == call.owner):
-        raise AccessError("these weights are not yours to download")
-    folder = call.engine.checkpoints.folder(checkpoint.id)
-    name = call.path["file"]
-    if name not in verify(folder):
-        raise NotFoundError(f"the checkpoint has no file {name[:200]!r}")
-    return FileResponse(folder / name)
+def download(engine: Engine, access: Access) -> Callable[[Request], Awaitable[Response]]:
+    async def handle(request: Request) -> Response:
+        checkpoint, name = request.path_params["checkpoint"], request.path_params["file"]
+        try:
+            access.check_link(request.query_params.get("token", ""), checkpoint)
+            folder = engine.checkpoints.folder(engine.checkpoints.get(checkpoint).id)
+            if name not in verify(folder):
+                raise NotFoundError(f"the checkpoint has no file {name[:200]!r}")
+        except EngineError as error:
+            return respond_to(error)
+        return FileResponse(folder / name)
+
+    return handle
 
 
 async def archive(call: Call) -> Response:
-    raise InputError(
-        "checkpoint",
+    raise UnsupportedError(
         "archives are not made here; save with save_weights_external and fetch its files (tinker 0.36 or newer does "
         "so for `tinker checkpoint download`)",
     )
@@ -116,8 +122,8 @@ def refused(what: str) -> Handler:
     """For what only the hosted service has: an answer at once, not a silence."""
 
     async def handle(call: Call) -> Response:
-        raise InputError(
-            "path", f"{what} exists only on the hosted service; this engine runs on your own machine"
+        raise UnsupportedError(
+            f"{what} exists only on the hosted service; this engine runs on your own machine"
         )
 
     return handle

@@ -34,7 +34,10 @@ def trained(server: Server) -> str:
     weights = [0.0] * (len(prompt) - 1) + [1.0] * (len(tokens) - len(prompt))
     datum = types.Datum(
         model_input=types.ModelInput.from_ints(tokens[:-1]),
-        loss_fn_inputs={"target_tokens": tokens[1:], "weights": weights},
+        loss_fn_inputs={
+            "target_tokens": types.TensorData(data=tokens[1:], dtype="int64"),
+            "weights": types.TensorData(data=weights, dtype="float32"),
+        },
     )
     for _ in range(12):
         training.forward_backward([datum], "cross_entropy")
