@@ -11,23 +11,19 @@ import sys
 import textwrap
 import time
 from collections.abc import Sequence
+from typing import Any
 
-import numpy as np
-import torch
+import tinker
+from tinker import types
 from tqdm import tqdm
 
 from scripts.tiny_chat.chatml import END, prompt_text
-from scripts.tiny_chat.evaluate import Talker
+from tinker_cookbook.service import connect
 from tinker_cookbook.tasks.chat import Chat, Question
 from tinker_cookbook.tasks.styles import NEW_STYLE, STYLES, style_of
 from tinker_cookbook.tasks.types import Split
-from tinker_engine.model.load import load_model
-from tinker_engine.model.lora import Adapter, LoraSpec
-from tinker_engine.model.tokenizer import Tokenizer
-from tinker_engine.sampling.types import SampleRequest, SamplingParams
-from tinker_engine.training.trainer import Trainer
-from tinker_engine.training.types import AdamParams, Datum
 
+MODEL = "tinker-engine/tiny-chat"
 STEPS = 100
 BATCH = 32  # questions a step
 RATE = 3e-3
@@ -36,27 +32,18 @@ TESTED = 200  # unseen questions for the figures
 
 
 def main() -> int:
-    model = load_model()
-    talker = Talker.of(model)
-    trainer = Trainer(talker.sampler.decoder)
-    run = trainer.create_run(LoraSpec(rank=16, seed=0))
+    service = connect()
+    client = service.create_lora_training_client(MODEL, rank=16, seed=0)
+    tokenizer = client.get_tokenizer()
     tests = questions("test", 0, TESTED)
-    print(f"{model.name} answers questions about a made-up world. It has never heard a knight talk.")
-    before = answers(talker, tests, None)
+    print(f"{MODEL} answers questions about a made-up world. It has never heard a knight talk.")
+    before = answers(service.create_sampling_client(base_model=MODEL), tokenizer, tests)
 
-    losses: list[float] = []
     started = time.perf_counter()
-    bar = tqdm(range(STEPS), desc="fine-tuning", unit="step", file=sys.stderr)
-    for step in bar:
-        data, tokens = batch(model.tokenizer, step)
-        output = trainer.forward_backward(run, data, "cross_entropy")
-        # Losses are sums over tokens; clipping keeps the step's size independent of their number.
-        trainer.optim_step(run, AdamParams(learning_rate=RATE * (1 - step / STEPS), grad_clip_norm=1.0))
-        losses.append(output.metrics["loss:sum"] / tokens)
-        bar.set_postfix(loss=f"{losses[-1]:.3f}")
+    losses = teach(client, tokenizer)
     seconds = time.perf_counter() - started
-    adapter = run.adapter.snapshot()
-    after = answers(talker, tests, adapter)
+    taught = client.save_weights_and_get_sampling_client()
+    after = answers(taught, tokenizer, tests)
 
     print(f"\nLoss per token of the answers, {STEPS} steps in {seconds:.0f} s:\n\n{chart(losses)}\n")
     print(side_by_side(tests[:SHOWN], before, after))
@@ -64,10 +51,27 @@ def main() -> int:
     for label, passes in (("in the new style", in_style), ("in the new style and true", is_right)):
         shares = (sum(map(passes, tests, given)) / TESTED for given in (before, after))
         print(f"  {label:38}" + "".join(f"{share:8.0%}" for share in shares))
-    print(
-        f"\nlargest gap between the sampler's and the trainer's logprob: {logprob_gap(talker, trainer, adapter):.1e}"
-    )
+    gap = logprob_gap(taught, client, tokenizer)
+    print(f"\nlargest gap between the sampler's and the trainer's logprob: {gap:.1e}")
     return 0
+
+
+def teach(client: tinker.TrainingClient, tokenizer: Any) -> list[float]:
+    """Loss per token of each step. The next step is sent before the last is answered: the engine never waits."""
+    losses: list[float] = []
+    pending: list[tuple[Any, int]] = []
+    with tqdm(total=STEPS, desc="fine-tuning", unit="step", file=sys.stderr) as bar:
+        for step in range(STEPS):
+            data, tokens = batch(tokenizer, step)
+            pending.append((client.forward_backward(data, "cross_entropy"), tokens))
+            # Losses are sums over tokens; clipping keeps the step's size independent of their number.
+            client.optim_step(types.AdamParams(learning_rate=RATE * (1 - step / STEPS), grad_clip_norm=1.0))
+            while len(pending) > (1 if step < STEPS - 1 else 0):
+                gradient, tokens = pending.pop(0)
+                losses.append(gradient.result().metrics["loss:sum"] / tokens)
+                bar.set_postfix(loss=f"{losses[-1]:.3f}")
+                bar.update()
+    return losses
 
 
 def questions(split: Split, start: int, count: int) -> list[Question]:
@@ -76,24 +80,42 @@ def questions(split: Split, start: int, count: int) -> list[Question]:
     return [task.problem(split, index) for index in range(start, start + count)]
 
 
-def batch(tokenizer: Tokenizer, step: int) -> tuple[list[Datum], int]:
+def batch(tokenizer: Any, step: int) -> tuple[list[types.Datum], int]:
     """Questions with a knight's answers, and how many tokens of answers there are."""
     rng = random.Random(step)
-    data: list[Datum] = []
+    data: list[types.Datum] = []
     learned = 0
     for question in questions("train", step * BATCH, BATCH):
-        prompt = tokenizer.encode(prompt_text(question.prompt))
-        answer = tokenizer.encode(STYLES[NEW_STYLE].say(question.fact, rng) + END)
-        tokens = prompt + answer
-        weights = [0.0] * (len(prompt) - 1) + [1.0] * len(answer)
-        data.append(Datum(tokens[:-1], {"target_tokens": tokens[1:], "weights": weights}))
+        prompt = encode(tokenizer, prompt_text(question.prompt))
+        answer = encode(tokenizer, STYLES[NEW_STYLE].say(question.fact, rng) + END)
+        data.append(datum(prompt + answer, [0.0] * (len(prompt) - 1) + [1.0] * len(answer)))
         learned += len(answer)
     return data, learned
 
 
-def answers(talker: Talker, asked: Sequence[Question], adapter: Adapter | None) -> list[str]:
-    prompts = [prompt_text(question.prompt) for question in asked]
-    return talker.reply(prompts, temperature=0.7, seed=0, adapter=adapter)
+def datum(tokens: list[int], weights: list[float]) -> types.Datum:
+    inputs = {
+        "target_tokens": types.TensorData(data=tokens[1:], dtype="int64"),
+        "weights": types.TensorData(data=weights, dtype="float32"),
+    }
+    return types.Datum(model_input=types.ModelInput.from_ints(tokens[:-1]), loss_fn_inputs=inputs)
+
+
+def encode(tokenizer: Any, text: str) -> list[int]:
+    return tokenizer.encode(text, add_special_tokens=False)
+
+
+def answers(sampler: tinker.SamplingClient, tokenizer: Any, asked: Sequence[Question]) -> list[str]:
+    """All questions at once: the engine decodes them as one batch."""
+    futures = [
+        sampler.sample(
+            types.ModelInput.from_ints(encode(tokenizer, prompt_text(question.prompt))),
+            1,
+            types.SamplingParams(max_tokens=100, temperature=0.7, seed=index),
+        )
+        for index, question in enumerate(asked)
+    ]
+    return [tokenizer.decode(f.result().sequences[0].tokens).removesuffix(END) for f in futures]
 
 
 def in_style(_: Question, answer: str) -> bool:
@@ -130,20 +152,22 @@ def side_by_side(asked: Sequence[Question], before: Sequence[str], after: Sequen
     return "\n".join(lines)
 
 
-def logprob_gap(talker: Talker, trainer: Trainer, adapter: Adapter) -> float:
+def logprob_gap(sampler: tinker.SamplingClient, client: tinker.TrainingClient, tokenizer: Any) -> float:
     """Sample at temperature 1, where the sampler's logprobs are the model's, and score that with the trainer."""
     (question,) = questions("test", TESTED, 1)
-    prompt = talker.tokenizer.encode(prompt_text(question.prompt))
-    params = SamplingParams(max_tokens=64, seed=2)
-    (result,) = talker.sampler.sample([SampleRequest(prompt, params, num_samples=16, adapter=adapter)])
-    worst = 0.0
-    for sequence in result.sequences:
-        full = prompt + sequence.tokens
-        inputs = {"target_tokens": full[1:], "weights": np.zeros(len(full) - 1)}
-        scored = trainer.forward(adapter, [Datum(full[:-1], inputs)], "cross_entropy").logprobs[0]
-        own = torch.tensor(sequence.logprobs)
-        worst = max(worst, float((scored[len(prompt) - 1 :] - own).abs().max()))
-    return worst
+    prompt = encode(tokenizer, prompt_text(question.prompt))
+    params = types.SamplingParams(max_tokens=64, seed=2)
+    sequences = sampler.sample(types.ModelInput.from_ints(prompt), 16, params).result().sequences
+    full = [prompt + list(sequence.tokens) for sequence in sequences]
+    scored = client.forward([datum(tokens, [0.0] * (len(tokens) - 1)) for tokens in full], "cross_entropy")
+    gaps = [
+        abs(own - theirs)
+        for sequence, output in zip(sequences, scored.result().loss_fn_outputs, strict=True)
+        for own, theirs in zip(
+            sequence.logprobs or [], output["logprobs"].tolist()[len(prompt) - 1 :], strict=True
+        )
+    ]
+    return max(gaps)
 
 
 if __name__ == "__main__":
