@@ -1,4 +1,5 @@
-"""Who is asking. A key is known by its SHA-256 only; a token made from it carries the key's owner for an hour."""
+"""Who is asking. A key is known by its SHA-256 only; a token made from it carries the key's owner for
+half a day."""
 
 import base64
 import hashlib
@@ -9,7 +10,7 @@ import time
 from tinker_engine.errors import AccessError
 
 PREFIX = "tml-"  # the SDK refuses keys that begin otherwise
-TOKEN_SECONDS = 3600
+TOKEN_SECONDS = 12 * 3600
 
 
 def digest(key: str) -> str:

@@ -1,5 +1,6 @@
 """Training runs and checkpoints as things one can list, publish, copy, download and delete."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
-from tinker_engine.api.auth import Access
+from tinker_engine.api.auth import TOKEN_SECONDS, Access
 from tinker_engine.api.http import Call, Handler, answer, respond_to
 from tinker_engine.core.checkpoints import KINDS
 from tinker_engine.core.engine import Engine
@@ -16,7 +17,6 @@ from tinker_engine.errors import EngineError, NotFoundError, UnsupportedError
 from tinker_engine.store.folders import verify
 
 TYPES = {"weights": "training", "sampler_weights": "sampler", "external_weights": "external"}
-URL_SECONDS = 3600
 
 
 async def list_runs(call: Call) -> Response:
@@ -80,17 +80,17 @@ async def copy_weights(call: Call) -> Response:
 
 
 def external_urls(access: Access) -> Handler:
-    """Links to each file, good for an hour, which need no key: whoever downloads may be another program."""
+    """Links to each file, good for some hours, which need no key: whoever downloads may be another program."""
 
     async def handle(call: Call) -> Response:
         checkpoint = call.engine.checkpoints.find(
             f"tinker://{call.path['run']}/external_weights/{call.path['name']}", call.owner
         )
-        files = verify(call.engine.checkpoints.folder(checkpoint.id))
+        files = await asyncio.to_thread(verify, call.engine.checkpoints.folder(checkpoint.id))
         base = str(call.request.base_url).rstrip("/")
         token = access.link(checkpoint.id)
         urls = {name: f"{base}/files/{checkpoint.id}/{name}?token={token}" for name in files}
-        expires = datetime.now(UTC) + timedelta(seconds=URL_SECONDS)
+        expires = datetime.now(UTC) + timedelta(seconds=TOKEN_SECONDS)
         return answer({"urls": urls, "expires": expires.isoformat()})
 
     return handle
@@ -102,7 +102,7 @@ def download(engine: Engine, access: Access) -> Callable[[Request], Awaitable[Re
         try:
             access.check_link(request.query_params.get("token", ""), checkpoint)
             folder = engine.checkpoints.folder(engine.checkpoints.get(checkpoint).id)
-            if name not in verify(folder):
+            if name not in await asyncio.to_thread(verify, folder):
                 raise NotFoundError(f"the checkpoint has no file {name[:200]!r}")
         except EngineError as error:
             return respond_to(error)

@@ -59,6 +59,10 @@ class Compute:
         if self._writer is not None:
             self._writer.write(frame(message))
 
+    def kill(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+
     async def stop(self, seconds: float) -> None:
         """Wait for it to end by itself, for so long."""
         if self._process is None:
@@ -66,7 +70,7 @@ class Compute:
         try:
             await asyncio.wait_for(self._process.wait(), seconds)
         except TimeoutError:
-            self._process.kill()
+            self.kill()
         if self._listening is not None:
             await self._listening
 

@@ -39,7 +39,7 @@ from tinker_engine.core.records import Checkpoint, Op, OpKind, Run, Sampler, Ses
 from tinker_engine.core.sampling import Sampling, StreamEvent
 from tinker_engine.core.settings import Settings
 from tinker_engine.core.training import Training, new_checkpoint_id
-from tinker_engine.errors import InputError, NotFoundError
+from tinker_engine.errors import InputError, NotFoundError, StorageError
 from tinker_engine.store.database import Database
 from tinker_engine.store.folders import remove_unknown
 from tinker_engine.wire.create_model import CreateModelCall
@@ -356,7 +356,11 @@ class Engine:
                 raise InputError("sampling_session_seq_id", f"{seq_id} is taken; use the next number")
             return known
         self.sampling.add(sampler)
-        await self.database.write(journal.add(sampler))
+        try:
+            await self.database.write(journal.add(sampler))
+        except StorageError:
+            self.sampling.drop([sampler])
+            raise
         return sampler
 
     def _new_sampler(
@@ -462,5 +466,6 @@ class Engine:
             self.sampling.drop(samplers)
         for sampler in samplers:
             self.futures.forget_lane(sampler.id)
-        for ref in await self.database.write(journal.drop_old_ops(now - limits.answer_seconds)):
+        drop = journal.drop_old_ops(now - limits.answer_seconds, now - limits.sample_seconds)
+        for ref in await self.database.write(drop):
             (self.settings.data / "bodies" / ref).unlink(missing_ok=True)

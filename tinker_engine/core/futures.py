@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 LONG_BODY = 64 << 10  # longer ones are files beside the database
 SEQ_BLOCK = 1_000_000_000  # copies of a sampling client count from a multiple of it
-KEPT_BYTES = 64 << 20  # of answers in memory; older ones are read from the database
+KEPT_BYTES, KEPT_ANSWERS = 64 << 20, 10_000  # in memory; older ones are read from the database
 
 
 class Futures:
@@ -223,7 +223,7 @@ class Futures:
     def _keep(self, op: Op) -> None:
         self._kept[op.request_id] = op
         self._kept_bytes += len(op.result or b"")
-        while self._kept_bytes > KEPT_BYTES and len(self._kept) > 1:
+        while len(self._kept) > 1 and (self._kept_bytes > KEPT_BYTES or len(self._kept) > KEPT_ANSWERS):
             _, oldest = self._kept.popitem(last=False)
             self._kept_bytes -= len(oldest.result or b"")
 

@@ -100,14 +100,17 @@ def last_position(connection: Connection) -> int:
     return connection.scalar(select(func.max(schema.ops.c.position))) or 0
 
 
-def drop_old_ops(before: float) -> Work[list[str]]:
+def drop_old_ops(before: float, samples_before: float) -> Work[list[str]]:
     """Forget answers nobody will fetch any more; the files of bodies that went with them."""
 
     def work(connection: Connection) -> list[str]:
         ops, runs = schema.ops.c, schema.runs.c
         saved = select(runs.saved_position).where(runs.id == ops.lane).scalar_subquery()
-        old = (ops.status != "accepted") & (ops.finished < before)
-        gone = old & ((ops.kind == "sample") | (ops.position <= func.coalesce(saved, -1)))
+        sample = (ops.kind == "sample") & (ops.finished < samples_before)
+        training = (
+            (ops.kind != "sample") & (ops.finished < before) & (ops.position <= func.coalesce(saved, -1))
+        )
+        gone = (ops.status != "accepted") & (sample | training)
         refs = [
             row.body_ref
             for row in connection.execute(select(ops.body_ref).where(gone, ops.body_ref.is_not(None)))
@@ -136,7 +139,7 @@ def move_save(run: Run) -> Work[list[str]]:
             connection,
             update(schema.runs)
             .where(schema.runs.c.id == run.id)
-            .values(saved_position=run.saved_position, saved_ref=run.saved_ref),
+            .values(saved_position=run.saved_position, saved_ref=run.saved_ref, used=run.used),
         )
         return refs
 

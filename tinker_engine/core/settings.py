@@ -17,7 +17,8 @@ class Limits:
     ephemeral_seconds: float = (
         600.0  # for which an unnamed snapshot is kept after its last use, whatever its size
     )
-    answer_seconds: float = 6 * 3600.0  # for which answers stay readable
+    answer_seconds: float = 6 * 3600.0  # for which answers to training requests stay readable
+    sample_seconds: float = 900.0  # for which samples do
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,348 @@
+"""What the server costs: per call, per batch, and on a real model against the library.
+
+    python -m benchmarks.server [calls|occupancy|smollm2]...    writes benchmarks/results/server.json
+
+calls      round trip of an optim_step and of a one-token sample through the SDK, against the same SDK with a server
+           that answers at once (`null_server`) and the library's own time for the work. The rest is the engine's.
+occupancy  64 requests for one sample each, sent together: how many of them a decode step advances.
+smollm2    a batch of 32 sampled and trained through HTTP, against the library in this process, in turns.
+
+The library and the engine never compute at the same time: two processes that share the cores would slow each other.
+"""
+
+import argparse
+import asyncio
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tinker
+from tinker import types
+
+from benchmarks.limits import RESULTS, machine
+from tinker_engine import embedded
+from tinker_engine.backends.messages import Done, OpenRun, Train
+from tinker_engine.core import journal
+from tinker_engine.core.compute import Compute
+from tinker_engine.core.records import Op
+from tinker_engine.model import tiny
+from tinker_engine.model.decoder import Decoder
+from tinker_engine.model.load import load_model
+from tinker_engine.model.lora import LoraSpec
+from tinker_engine.sampling.sampler import Sampler
+from tinker_engine.sampling.types import SampleRequest, SamplingParams
+from tinker_engine.store.database import Database
+from tinker_engine.training.trainer import Trainer
+from tinker_engine.training.types import AdamParams, Datum
+
+RANK = 32
+CALLS, ROUNDS = 60, 5
+SMOLLM2 = "HuggingFaceTB/SmolLM2-135M-Instruct"
+PROMPT = list(range(10, 42))
+STEP = json.dumps({"model_id": "r", "seq_id": 1, "adam_params": {"learning_rate": 1e-9}}).encode()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parts: dict[str, Callable[[], dict[str, Any]]] = {
+        "calls": calls,
+        "occupancy": occupancy,
+        "smollm2": smollm2,
+    }
+    parser.add_argument("parts", nargs="*", choices=[*parts, []], help="default: all")
+    chosen = parser.parse_args().parts or list(parts)
+    path = RESULTS / "server.json"
+    figures = json.loads(path.read_text()) if path.exists() else {}
+    for name in chosen:
+        print(f"{name} …", file=sys.stderr)
+        figures[name] = parts[name]()
+        print(json.dumps(figures[name], indent=2))
+    head = {
+        "command": "python -m benchmarks.server",
+        "machine": machine(),
+        "tinker": metadata.version("tinker"),
+    }
+    path.write_text(
+        json.dumps(head | {name: figures[name] for name in parts if name in figures}, indent=2) + "\n"
+    )
+
+
+# --- calls ------------------------------------------------------------------------------------------------
+
+
+def calls() -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder, engine(Path(folder)) as served, null_server() as null:
+        ours, theirs = (Client(*address) for address in (served, null))
+        work = library_work()
+        rounds: dict[str, dict[str, list[float]]] = {"optim_step": {}, "sample": {}}
+        for _ in range(ROUNDS):
+            for kind, columns in rounds.items():
+                columns.setdefault("engine", []).append(median_ms(getattr(ours, kind)))
+                columns.setdefault("answers_at_once", []).append(median_ms(getattr(theirs, kind)))
+                columns.setdefault("library", []).append(median_ms(work[kind]))
+    figures: dict[str, Any] = {}
+    for kind, columns in rounds.items():
+        figures[kind] = {name: round(statistics.median(values), 3) for name, values in columns.items()}
+        per_round = zip(*(columns[name] for name in ("engine", "answers_at_once", "library")), strict=True)
+        adds = [engine_ms - at_once - library for engine_ms, at_once, library in per_round]
+        figures[kind]["engine_adds"] = round(statistics.median(adds), 3)
+        figures[kind]["engine_adds_by_round"] = [round(value, 3) for value in adds]
+    figures["unit"] = "ms, median of the rounds' medians"
+    figures["parts_of_engine_adds"] = inside()
+    return figures
+
+
+class Client:
+    def __init__(self, url: str, key: str):
+        service = tinker.ServiceClient(base_url=url, api_key=key)
+        self._training = service.create_lora_training_client(tiny.NAME, rank=RANK)
+        self._sampling = service.create_sampling_client(base_model=tiny.NAME)
+        self._prompt = types.ModelInput.from_ints(PROMPT)
+
+    def optim_step(self) -> None:
+        self._training.optim_step(types.AdamParams(learning_rate=1e-9)).result()
+
+    def sample(self) -> None:
+        self._sampling.sample(self._prompt, 1, types.SamplingParams(max_tokens=1)).result()
+
+
+def library_work() -> dict[str, Callable[[], object]]:
+    decoder, sampler = library(None)
+    trainer = Trainer(decoder)
+    run = trainer.create_run(LoraSpec(RANK, 0))
+    params = AdamParams(learning_rate=1e-9)
+    request = SampleRequest(PROMPT, SamplingParams(max_tokens=1))
+    return {
+        "optim_step": lambda: trainer.optim_step(run, params),
+        "sample": lambda: sampler.sample([request]),
+    }
+
+
+def inside() -> dict[str, float]:
+    """What the engine does besides HTTP and the work itself: two commits, and a message there and back."""
+    with tempfile.TemporaryDirectory() as folder:
+        database = Database(f"sqlite:///{folder}/engine.db", durable=False)
+        commits = asyncio.run(_commit_times(database))
+        database.close()
+        round_trip = asyncio.run(_worker_times(Path(folder)))
+    return {
+        "journal_accept": commits["accept"],
+        "journal_answer": commits["answer"],
+        "worker_round_trip_with_work": round_trip,
+    }
+
+
+async def _commit_times(database: Database) -> dict[str, float]:
+    times: dict[str, list[float]] = {"accept": [], "answer": []}
+    for i in range(CALLS * 2):
+        op = Op(f"r:{i}", i, "r", "o", "optim_step", "d" * 64, STEP, None, {}, 0.0)
+        started = time.perf_counter()
+        await database.write(journal.add_op(op))
+        times["accept"].append(time.perf_counter() - started)
+        op.status, op.result, op.media_type, op.finished = "done", b"{}", "application/json", 0.0
+        started = time.perf_counter()
+        await database.write(journal.finish_op(op))
+        times["answer"].append(time.perf_counter() - started)
+    return {name: round(1000 * statistics.median(values), 3) for name, values in times.items()}
+
+
+async def _worker_times(data: Path) -> float:
+    answered = asyncio.Event()
+    compute = Compute(
+        data,
+        durable=False,
+        run_bytes=None,
+        on_message=lambda message: answered.set() if isinstance(message, Done) else None,
+        on_end=lambda _: None,
+    )
+    await compute.start()
+    lora = {"rank": RANK, "seed": 0, "train_attn": True, "train_mlp": True, "train_unembed": True}
+    compute.send(OpenRun("r", "c", tiny.NAME, tiny.FOLDER, lora, 1 << 30, None))
+    times: list[float] = []
+    for i in range(CALLS * 2):
+        answered.clear()
+        started = time.perf_counter()
+        compute.send(Train(f"r:{i}", "r", "optim_step", i, STEP))
+        await answered.wait()
+        times.append(time.perf_counter() - started)
+    compute.kill()
+    await compute.stop(10)
+    return round(1000 * statistics.median(times), 3)
+
+
+# --- occupancy --------------------------------------------------------------------------------------------
+
+
+def occupancy() -> dict[str, Any]:
+    clients, tokens = 64, 96
+    with tempfile.TemporaryDirectory() as folder, engine(Path(folder)) as (url, key):
+        service = tinker.ServiceClient(base_url=url, api_key=key)
+        sampler = service.create_sampling_client(base_model=tiny.NAME)
+        params = types.SamplingParams(max_tokens=tokens, stop=[])
+        sampler.sample(types.ModelInput.from_ints(PROMPT), 1, params).result()
+        before = counters(url)
+        started = time.perf_counter()
+        prompts = [types.ModelInput.from_ints([*PROMPT, i]) for i in range(clients)]
+        futures = [sampler.sample(prompt, 1, params) for prompt in prompts]
+        for future in futures:
+            future.result()
+        seconds = time.perf_counter() - started
+        after = settled_counters(url, before, clients * tokens)
+    steps, rows = (after[name] - before[name] for name in ("decode_steps_total", "decode_rows_total"))
+    return {
+        "requests": clients,
+        "tokens_each": tokens,
+        "decode_steps": steps,
+        "mean_rows": round(rows / steps, 1),
+        "requests_per_second": round(clients / seconds, 1),
+        "tokens_per_second": round(clients * tokens / seconds),
+    }
+
+
+def counters(url: str) -> dict[str, float]:
+    with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    pairs = (line.rsplit(" ", 1) for line in lines if line.startswith("tinker_engine_") and "{" not in line)
+    return {name.removeprefix("tinker_engine_"): float(value) for name, value in pairs}
+
+
+def settled_counters(url: str, before: dict[str, float], tokens: int) -> dict[str, float]:
+    """The worker reports when it falls idle, a moment after its last answer."""
+    while True:
+        now = counters(url)
+        if now["sampled_tokens_total"] - before["sampled_tokens_total"] >= tokens:
+            return now
+
+
+# --- against the library ----------------------------------------------------------------------------------
+
+
+def smollm2() -> dict[str, Any]:
+    """In turns, so that whatever else the machine does falls on both."""
+    batch, new, length = 32, 64, 128
+    decoder, sampler = library(SMOLLM2)
+    trainer = Trainer(decoder)
+    run = trainer.create_run(LoraSpec(RANK, 0))
+    tokens = np.random.default_rng(0).integers(0, decoder.spec.vocab_size, (batch, length + 1))
+    prompt = tokens[0, :64].tolist()
+    ones = np.ones(length, np.float32)
+    data = [Datum(row[:-1], {"target_tokens": row[1:], "weights": ones}) for row in tokens]
+    request = SampleRequest(prompt, SamplingParams(max_tokens=new, stop=[]), num_samples=batch)
+
+    def train_here() -> None:
+        trainer.forward_backward(run, data, "cross_entropy")
+        trainer.optim_step(run, AdamParams(1e-6))
+
+    with tempfile.TemporaryDirectory() as folder, engine(Path(folder), SMOLLM2) as (url, key):
+        service = tinker.ServiceClient(base_url=url, api_key=key)
+        remote = service.create_lora_training_client(SMOLLM2, rank=RANK)
+        sampling = service.create_sampling_client(base_model=SMOLLM2)
+        params = types.SamplingParams(max_tokens=new, stop=[])
+        sent = [
+            types.Datum(
+                model_input=types.ModelInput.from_ints(row[:-1].tolist()),
+                loss_fn_inputs={
+                    "target_tokens": types.TensorData(data=row[1:].tolist(), dtype="int64"),
+                    "weights": types.TensorData(data=ones.tolist(), dtype="float32"),
+                },
+            )
+            for row in tokens
+        ]
+
+        def train_there() -> None:
+            gradient = remote.forward_backward(sent, "cross_entropy")
+            remote.optim_step(types.AdamParams(learning_rate=1e-6)).result()
+            gradient.result()
+
+        def sample_there() -> None:
+            sampling.sample(types.ModelInput.from_ints(prompt), batch, params).result()
+
+        return {
+            "model": SMOLLM2,
+            "sampling": compare(lambda: sampler.sample([request]), sample_there, batch * new),
+            "training": compare(train_here, train_there, batch * length),
+        }
+
+
+def compare(here: Callable[[], object], there: Callable[[], object], tokens: int) -> dict[str, Any]:
+    here()
+    there()
+    times: dict[str, list[float]] = {"library": [], "server": []}
+    for _ in range(ROUNDS):
+        for name, work in (("library", here), ("server", there)):
+            started = time.perf_counter()
+            work()
+            times[name].append(time.perf_counter() - started)
+    ratios = [a / b for a, b in zip(times["library"], times["server"], strict=True)]
+    return {
+        "tokens": tokens,
+        **{f"{name}_tokens_per_second": round(tokens / statistics.median(t), 1) for name, t in times.items()},
+        "server_to_library": round(statistics.median(ratios), 3),
+        "by_round": [round(ratio, 3) for ratio in ratios],
+    }
+
+
+# --- what they share --------------------------------------------------------------------------------------
+
+
+def library(name: str | None) -> tuple[Decoder, Sampler]:
+    model = load_model(name) if name else load_model()
+    decoder = Decoder(model.spec, model.weights)
+    return decoder, Sampler(decoder, model.tokenizer, model.eos_token_ids)
+
+
+@contextmanager
+def engine(data: Path, *models: str) -> Iterator[tuple[str, str]]:
+    running = embedded.start_or_join(data, models=models)
+    try:
+        yield running.url, running.key
+    finally:
+        running.stop()
+
+
+@contextmanager
+def null_server() -> Iterator[tuple[str, str]]:
+    command = [
+        sys.executable,
+        "-m",
+        "uvicorn",
+        "benchmarks.null_server:app",
+        "--port",
+        "0",
+        "--http",
+        "httptools",
+    ]
+    command += ["--no-access-log", "--lifespan", "off"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    line = next(line for line in process.stderr if "running on" in line)
+    try:
+        yield line.split("running on ")[1].split()[0], "tml-anything"
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+def median_ms(work: Callable[[], object]) -> float:
+    times: list[float] = []
+    for _ in range(CALLS):
+        started = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - started)
+    return 1000 * statistics.median(times)
+
+
+if __name__ == "__main__":
+    main()
