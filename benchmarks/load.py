@@ -3,8 +3,8 @@
     python -m benchmarks.load [--seconds 120] [--samplers 64] [--trainers 8]    writes benchmarks/results/load.json
 
 Sampling clients repeat a seeded request, each its own, and compare every answer with the first one given alone.
-Training clients train from a seed, and afterwards every number is compared with the same training done alone. All are real SDK
-clients, in processes of several each (one process of the SDK does its network work on one thread).
+Training clients train from a seed, and afterwards every number is compared with the same training done alone. All are
+real SDK clients, in processes of several each (one process of the SDK does its network work on one thread).
 """
 
 import argparse
