@@ -1,13 +1,17 @@
 """AdamW on an adapter's flat vector."""
 
 import math
+from contextlib import nullcontext
 from dataclasses import fields
 
 import torch
 from torch import Tensor
 
 from tinker_engine.errors import InputError, NonFiniteError
+from tinker_engine.model.threads import serial
 from tinker_engine.training.types import AdamParams
+
+WORTH_SHARING = 1_000_000  # elements
 
 
 class AdamW:
@@ -21,6 +25,11 @@ class AdamW:
     def step(self, weights: Tensor, grad: Tensor, params: AdamParams) -> dict[str, float]:
         """Update `weights` in place. Refuses before it changes anything."""
         check_adam_params(params)
+        # A dozen short passes over a small vector: waking the other threads for each costs more than it saves.
+        with serial() if weights.numel() < WORTH_SHARING else nullcontext():
+            return self._step(weights, grad, params)
+
+    def _step(self, weights: Tensor, grad: Tensor, params: AdamParams) -> dict[str, float]:
         grad_norm = float(torch.linalg.vector_norm(grad, dtype=torch.float64))
         clip = params.grad_clip_norm
         factor = min(1.0, clip / grad_norm) if clip > 0 and grad_norm > 0 else 1.0
