@@ -59,7 +59,7 @@ def predict(model: str, workload: Workload) -> Prediction:
         raise InputError("--tokens", f"{model} reads at most {spec.max_context}, got {workload.tokens}")
     device = pick_device()
     dtype = pick_dtype(device)
-    process = psutil.Process().memory_info().rss
+    process = _own_bytes()
     free = free_bytes(device)
     memory = predict_memory(spec, workload, dtype=dtype, device=device, free=free, process=process)
     calibration = calibrate(spec, REFERENCE, dtype=dtype, device=device, on_progress=_say)
@@ -161,3 +161,8 @@ def _rate(value: float) -> str:
 
 def _say(message: str) -> None:
     print(f"{message} …", file=sys.stderr)
+
+
+def _own_bytes() -> int:
+    """What Python and torch take before there is a model, as in any process of the engine."""
+    return psutil.Process().memory_info().rss
