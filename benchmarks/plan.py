@@ -30,6 +30,7 @@ def compared(model: str) -> dict[str, Any]:
         "predicted": {name: round(value, 2) for name, value in predicted.items()},
         "measured": {name: round(value, 2) for name, value in real.items()},
         "off_by": {name: round(off_by(predicted[name], real[name]), 3) for name in predicted},
+        "processor_used_by_others": round(prediction.busy, 2),
         "calibration": asdict(prediction.calibration),
     }
 

@@ -25,6 +25,8 @@ from tinker_engine.planning.prediction import (
 from tinker_engine.planning.trial import Trial, measured
 from tinker_engine.planning.workload import Workload
 
+NOTED_BUSY = 0.15
+
 
 @dataclass(frozen=True)
 class Prediction:
@@ -33,6 +35,7 @@ class Prediction:
     memory: Memory
     speed: Speed
     free: int
+    busy: float  # share of the processor that others used just before
     dtype: torch.dtype
     device: torch.device
 
@@ -44,6 +47,8 @@ def plan(model: str, workload: Workload, *, measure: bool = False) -> int:
     for line in [*_memory_table(memory, workload), "", *_speed_table(prediction, workload), ""]:
         print(line)
     print(verdict(prediction, workload))
+    if prediction.busy > NOTED_BUSY:
+        print(f"other programs use {prediction.busy:.0%} of the processor: next to them it will be slower")
     if memory.peak > prediction.free:
         return 1
     if measure:
@@ -62,9 +67,10 @@ def predict(model: str, workload: Workload) -> Prediction:
     process = _own_bytes()
     free = free_bytes(device)
     memory = predict_memory(spec, workload, dtype=dtype, device=device, free=free, process=process)
+    busy = psutil.cpu_percent(interval=0.5) / 100
     calibration = calibrate(spec, REFERENCE, dtype=dtype, device=device, on_progress=_say)
     speed = predict_speed(spec, workload, memory, calibration, dtype=dtype)
-    return Prediction(spec, calibration, memory, speed, free, dtype, device)
+    return Prediction(spec, calibration, memory, speed, free, busy, dtype, device)
 
 
 def verdict(prediction: Prediction, workload: Workload) -> str:

@@ -5,7 +5,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
-from urllib.request import getproxies_environment, proxy_bypass_environment
+from urllib.request import getproxies_environment, proxy_bypass
 
 import psutil
 
@@ -67,7 +67,7 @@ def proxies() -> Iterator[Finding]:
     caught = [
         host
         for host in LOOPBACK
-        if any(found.get(kind) for kind in ("http", "all")) and not proxy_bypass_environment(host, found)
+        if any(found.get(kind) for kind in ("http", "all")) and not proxy_bypass(host)
     ]
     if caught:
         yield warning(
