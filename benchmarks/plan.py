@@ -24,7 +24,7 @@ def compared(model: str) -> dict[str, Any]:
     prediction = predict(model, WORKLOAD)
     trial = measured(model, WORKLOAD)
     print(model, *comparison(prediction, trial), sep="\n")
-    predicted = asdict(prediction.speed) | {"peak_bytes": prediction.memory.peak}
+    predicted = asdict(prediction.speed) | {"peak_bytes": prediction.memory.resident}
     real = asdict(trial.speed) | {"peak_bytes": trial.peak_bytes}
     return {
         "predicted": {name: round(value, 2) for name, value in predicted.items()},

@@ -11,6 +11,7 @@ from tinker_engine.commands.table import aligned, short, size
 from tinker_engine.errors import InputError
 from tinker_engine.model.device import pick_device, pick_dtype
 from tinker_engine.model.folders import resolve
+from tinker_engine.model.load import stays_mapped
 from tinker_engine.model.memory import free_bytes
 from tinker_engine.model.spec import ModelSpec
 from tinker_engine.planning.calibration import Calibration, calibrate
@@ -59,14 +60,19 @@ def plan(model: str, workload: Workload, *, measure: bool = False) -> int:
 
 
 def predict(model: str, workload: Workload) -> Prediction:
-    spec = ModelSpec.from_folder(resolve(model))
+    folder = resolve(model)
+    spec = ModelSpec.from_folder(folder)
     if workload.tokens > spec.max_context:
         raise InputError("--tokens", f"{model} reads at most {spec.max_context}, got {workload.tokens}")
     device = pick_device()
     dtype = pick_dtype(device)
     process = _own_bytes()
     free = free_bytes(device)
-    memory = predict_memory(spec, workload, dtype=dtype, device=device, free=free, process=process)
+    # A config alone can be planned with; then nobody knows how the weights will be stored.
+    mapped = any(folder.glob("*.safetensors")) and stays_mapped(folder, dtype=dtype, device=device)
+    memory = predict_memory(
+        spec, workload, dtype=dtype, device=device, free=free, process=process, mapped=mapped
+    )
     busy = psutil.cpu_percent(interval=0.5) / 100
     calibration = calibrate(spec, REFERENCE, dtype=dtype, device=device, on_progress=_say)
     speed = predict_speed(spec, workload, memory, calibration, dtype=dtype)
@@ -98,7 +104,7 @@ def verdict(prediction: Prediction, workload: Workload) -> str:
 def comparison(prediction: Prediction, trial: Trial) -> list[str]:
     speed, real = prediction.speed, trial.speed
     rows = [
-        _compared("peak memory", prediction.memory.peak, trial.peak_bytes, size),
+        _compared("peak memory", prediction.memory.resident, trial.peak_bytes, size),
         _compared("training step", speed.training_seconds, real.training_seconds, _seconds),
         _compared("training tokens/s", speed.training_tokens, real.training_tokens, _rate),
         _compared("sampling tokens/s", speed.sampling_tokens, real.sampling_tokens, _rate),

@@ -58,6 +58,9 @@ class Memory:
     head: int
     optimizer: int  # temporaries of a step
     cache: int
+    mapped: (
+        int  # pages of the model's file that were copied since; the system takes them back when it needs to
+    )
     micro_batches: int  # how many the trainer cuts a batch into
     recompute: bool  # sequences that are too long for the rest: less memory, a third more time
 
@@ -65,6 +68,11 @@ class Memory:
     def peak(self) -> int:
         turns = (self.activations + self.head, self.optimizer, self.cache)
         return self.process + self.weights + self.packed + self.adapter + max(turns)
+
+    @property
+    def resident(self) -> int:
+        """What the system reports of the process at that moment."""
+        return self.peak + self.mapped
 
 
 @dataclass(frozen=True)
@@ -76,8 +84,16 @@ class Speed:
 
 
 def predict_memory(
-    spec: ModelSpec, workload: Workload, *, dtype: torch.dtype, device: torch.device, free: int, process: int
+    spec: ModelSpec,
+    workload: Workload,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    free: int,
+    process: int,
+    mapped: bool = False,
 ) -> Memory:
+    """`free` and `process`: bytes to be had, and bytes of Python and torch. `mapped`: see `stays_mapped`."""
     parameters = sum(map(prod, expected_shapes(spec).values()))
     adapter = parameter_count(spec, _lora(workload)) * _ADAPTER_BYTES
     tokens, recompute = _micro_batch(spec, workload, dtype, int(free * SHARE_OF_FREE))
@@ -92,6 +108,7 @@ def predict_memory(
         head=_HEAD_COPIES * rows * spec.vocab_size * 4,
         optimizer=2 * adapter,
         cache=_cache_bytes(spec, workload, dtype, device) + adapter,  # samples come from a snapshot
+        mapped=_fused_weights(spec) * dtype.itemsize if mapped else 0,
         micro_batches=-(-workload.batch * workload.tokens // tokens),
         recompute=recompute,
     )
@@ -124,6 +141,13 @@ def smaller(
     return None
 
 
+def _fused_weights(spec: ModelSpec) -> int:
+    """Those that the decoder joins into one matrix, and so copies."""
+    return (
+        spec.num_layers * spec.hidden_size * (spec.q_width + 2 * spec.kv_width + 2 * spec.intermediate_size)
+    )
+
+
 def _lora(workload: Workload) -> LoraSpec:
     return LoraSpec(rank=workload.rank, seed=0)
 
@@ -152,11 +176,26 @@ def _training_seconds(
     spec: ModelSpec, workload: Workload, memory: Memory, calibration: Calibration, dtype: torch.dtype
 ) -> float:
     cost = training_step(spec, _lora(workload), workload.batch, workload.tokens, itemsize=dtype.itemsize)
-    rate = calibration.limits.gemm_flops * calibration.shape * TRAINING_EFFICIENCY
-    arithmetic = cost.flops / rate * (4 / 3 if memory.recompute else 1)
+    products = cost.flops / (calibration.limits.gemm_flops * calibration.shape)
+    arithmetic = (products + _between_products(spec, workload, calibration, dtype)) * (
+        4 / 3 if memory.recompute else 1
+    )
     calls = calibration.training_overhead * spec.num_layers * memory.micro_batches
     vector = parameter_count(spec, _lora(workload)) * _ADAPTER_BYTES
     return arithmetic + calls + _OPTIMIZER_PASSES * vector / calibration.limits.bandwidth
+
+
+def _between_products(
+    spec: ModelSpec, workload: Workload, calibration: Calibration, dtype: torch.dtype
+) -> float:
+    """Seconds for norms, rotations, activations: they grow with the widths, not with their squares, and so weigh
+    more in narrow models. Of the reference they are what the efficiency leaves."""
+    cost = training_step(REFERENCE, _lora(workload), workload.batch, workload.tokens)
+    reference = (1 / TRAINING_EFFICIENCY - 1) * cost.flops / calibration.limits.gemm_flops
+    widths, reference_widths = (
+        activation_bytes(each, workload.rank, dtype, recompute=False) for each in (spec, REFERENCE)
+    )
+    return reference * widths / reference_widths
 
 
 def _sampling_seconds(

@@ -44,6 +44,7 @@ def measured(model: str, workload: Workload) -> Trial:
     """Runs it; progress goes to stderr."""
     options = [f"--{name.replace('_', '-')}={value}" for name, value in asdict(workload).items()]
     command = [sys.executable, "-P", "-m", "tinker_engine.planning.trial", model, *options]
+    # In the order of ours, so that a source tree that was never installed is found and shadows nothing.
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment)
     if done.returncode:
