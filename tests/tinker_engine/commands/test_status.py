@@ -49,7 +49,7 @@ def test_what_the_engine_did_is_shown(server, work, capsys):
         shown = capsys.readouterr().out
         if "tokens trained, 0 sampled" not in shown:
             break
-    lines = dict(line.split("  ", 1) for line in shown.splitlines() if "  " in line)
+    lines = {line.partition("  ")[0]: line.partition("  ")[2] for line in shown.splitlines()}
     assert server.url in lines["engine"]
     assert "MB" in lines["compute process"] or "GB" in lines["compute process"]
     assert lines["restarts"].strip() == "none"
