@@ -47,6 +47,7 @@ format: $(READY)  ## let ruff rewrite what it can
 bench: $(READY)  ## measure this machine and the engine on it; writes benchmarks/results (ten minutes)
 	@$(BIN)/python -m benchmarks.limits
 	@$(BIN)/python -m benchmarks.engine
+	@$(BIN)/python -m benchmarks.plan
 	@$(BIN)/python -m benchmarks.plot
 
 tiny-chat: $(READY)  ## make the model that comes with the engine from nothing (under an hour); resumes in build/tiny_chat

@@ -11,17 +11,18 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.limits import Limits, measure, write
+from benchmarks.limits import write
 
 import numpy as np  # isort: skip
 import torch
 from tqdm import tqdm
 
-from benchmarks.cost import Cost, decode_step, training_step
 from tinker_engine.model.decoder import Decoder
 from tinker_engine.model.load import load_model
 from tinker_engine.model.lora import LoraSpec
 from tinker_engine.model.tokenizer import Tokenizer
+from tinker_engine.planning.cost import Cost, decode_step, training_step
+from tinker_engine.planning.limits import Limits, measure
 from tinker_engine.sampling.sampler import Sampler
 from tinker_engine.sampling.types import SampleRequest, SamplingParams
 from tinker_engine.training.trainer import Trainer

@@ -6,10 +6,7 @@ python -m benchmarks.limits        writes benchmarks/results/limits.json
 import json
 import os
 import platform
-import statistics
-import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -18,34 +15,9 @@ import tinker_engine  # noqa: F401  (sets how OpenMP's threads wait, before torc
 
 import torch  # isort: skip
 
+from tinker_engine.planning.limits import measure
+
 RESULTS = Path(__file__).parent / "results"
-
-
-@dataclass(frozen=True)
-class Limits:
-    gemm_flops: float  # fp32, per second, all threads
-    bandwidth: float  # bytes read per second
-
-
-def measure(seconds: float = 1.0) -> Limits:
-    """The median over short bursts: one burst says little on a machine that others share."""
-    size = 1536
-    a, b, out = (torch.randn(size, size) for _ in range(3))
-    large = torch.randn(64 * 1024 * 1024)
-    gemm = _median_seconds(lambda: torch.mm(a, b, out=out), seconds)
-    read = _median_seconds(lambda: large.sum(), seconds)
-    return Limits(2 * size**3 / gemm, large.numel() * large.itemsize / read)
-
-
-def _median_seconds(work: Callable[[], Any], seconds: float) -> float:
-    work()
-    times: list[float] = []
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end or len(times) < 3:
-        started = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - started)
-    return statistics.median(times)
 
 
 def machine() -> dict[str, Any]:

@@ -94,6 +94,62 @@ def _parser() -> argparse.ArgumentParser:
 
     models = commands.add_parser("models", help="list the models on this machine")
     models.set_defaults(run=_models)
+
+    plan = commands.add_parser(
+        "plan",
+        help="predict memory and speed of a training on this machine",
+        description="Predict, from a few seconds of measuring, what training and sampling MODEL takes on this machine: "
+        "peak memory, seconds per step (forward_backward and optim_step of BATCH × TOKENS), tokens per second. "
+        "With the defaults, memory was within 10 % of what was used (benchmarks/results/plan.json); speeds are those "
+        "of a machine that does nothing else. Exit code 1 if it does not fit.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    plan.add_argument(
+        "model", metavar="MODEL", help="name or folder; for a prediction its config.json is enough"
+    )
+    plan.add_argument("--rank", type=int, default=32, metavar="N", help="of the LoRA adapter")
+    plan.add_argument("--batch", type=int, default=8, metavar="N", help="sequences of a training step")
+    plan.add_argument("--tokens", type=int, default=512, metavar="N", help="of each sequence")
+    plan.add_argument("--samples", type=int, default=32, metavar="N", help="continuations of one prompt")
+    plan.add_argument(
+        "--new-tokens",
+        type=int,
+        default=128,
+        metavar="N",
+        help="of each; the prompt has the rest of --tokens",
+    )
+    plan.add_argument(
+        "--measure",
+        action="store_true",
+        help="also do it (two steps, one batch of samples) and compare",
+    )
+    plan.set_defaults(run=_plan)
+
+    status = commands.add_parser(
+        "status",
+        help="show what the running engine is doing",
+        description="Ask the engine of a data directory, or the one at --url, for its runs, queues, speed and memory. "
+        "Exit code 1 if none is running.",
+    )
+    status.add_argument(
+        "--data", type=Path, metavar="DIR", help="the engine's directory (default: the user's own)"
+    )
+    status.add_argument("--url", help="of an engine elsewhere, e.g. http://HOST:8899")
+    status.add_argument("--key", help="for --url (default: TINKER_API_KEY)")
+    status.add_argument("--watch", action="store_true", help="show it every second, until Ctrl-C")
+    status.set_defaults(run=_status)
+
+    doctor = commands.add_parser(
+        "doctor",
+        help="check this machine and the engine's data, and say what to type",
+        description="Check Python, torch, processor, memory, data directory, database, checkpoints, network, models "
+        "and SDK, and train and sample the tiny model. Exit code 1 if something fails; warnings do not count.",
+    )
+    doctor.add_argument(
+        "--data", type=Path, metavar="DIR", help="the engine's directory (default: the user's own)"
+    )
+    doctor.add_argument("--json", action="store_true", help="findings as JSON, for programs")
+    doctor.set_defaults(run=_doctor)
     return parser
 
 
@@ -134,43 +190,35 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 
 def _models(_: argparse.Namespace) -> int:
-    from tinker_engine.model.folders import installed_models
+    from tinker_engine.commands.models import list_models
 
-    rows = [_describe(name, folder) for name, folder in installed_models()]
-    for row in _aligned([("NAME", "SIZE", "PARAMETERS", "FOLDER"), *rows]):
-        print(row)
-    if len(rows) == 1:  # only what comes with the engine
-        print("for more, type: tinker-engine pull ORG/NAME", file=sys.stderr)
-    return 0
+    return list_models()
 
 
-def _describe(name: str, folder: Path) -> tuple[str, ...]:
-    from math import prod
+def _plan(arguments: argparse.Namespace) -> int:
+    from tinker_engine.commands.plan import plan
+    from tinker_engine.planning.workload import Workload
 
-    from tinker_engine.model.load import expected_shapes
-    from tinker_engine.model.pull import verify
-
-    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    try:
-        parameters = _short(sum(map(prod, expected_shapes(verify(folder)).values())))
-    except ModelError as error:
-        parameters = f"unusable: {error}"
-    return name, f"{size / 1e6:,.0f} MB", parameters, str(folder)
-
-
-def _short(count: int) -> str:
-    """134515008 as people say it: 134.5M."""
-    for unit, size in (("B", 10**9), ("M", 10**6), ("K", 10**3)):
-        if count >= size:
-            return f"{count / size:.1f}{unit}"
-    return str(count)
+    workload = Workload(
+        rank=arguments.rank,
+        batch=arguments.batch,
+        tokens=arguments.tokens,
+        samples=arguments.samples,
+        new_tokens=arguments.new_tokens,
+    )
+    return plan(arguments.model, workload, measure=arguments.measure)
 
 
-def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
+def _status(arguments: argparse.Namespace) -> int:
+    from tinker_engine.commands.status import status
+
+    return status(arguments.data, url=arguments.url, key=arguments.key, watch=arguments.watch)
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from tinker_engine.commands.doctor import doctor
+
+    return doctor(arguments.data, as_json=arguments.json)
 
 
 def _version() -> str:

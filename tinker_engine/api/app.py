@@ -1,5 +1,6 @@
 """All routes of the server."""
 
+import time
 from collections.abc import Callable
 
 from starlette.applications import Starlette
@@ -117,6 +118,8 @@ async def _status(call: Call) -> Response:
     return answer(
         {
             "stats": engine.stats,
+            "rates": engine.rates.at(time.monotonic()),
+            "compute": {"pid": engine.compute.pid, "memory_bytes": engine.compute.memory_bytes},
             "queued": {"training": engine.training.depth, "sampling": engine.sampling.depth},
             "restarts": engine.restarts,
             "models": list(engine.settings.models),

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
+
 from tinker_engine.backends.messages import HEADER, FromWorker, ToWorker, frame
 
 
@@ -37,6 +39,16 @@ class Compute:
     @property
     def alive(self) -> bool:
         return self._writer is not None
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """What it holds; None while there is none."""
+        if self.pid is None or not self.alive:
+            return None
+        try:
+            return psutil.Process(self.pid).memory_info().rss
+        except psutil.NoSuchProcess:
+            return None  # it is being replaced
 
     async def start(self) -> None:
         ours, theirs = socket.socketpair()

@@ -35,6 +35,7 @@ from tinker_engine.core.checkpoints import EPHEMERAL, Checkpoints, check_name, e
 from tinker_engine.core.compute import Compute
 from tinker_engine.core.futures import Futures
 from tinker_engine.core.metrics import Metrics
+from tinker_engine.core.rates import Rates
 from tinker_engine.core.records import Checkpoint, Op, OpKind, Run, Sampler, Session
 from tinker_engine.core.sampling import Sampling, StreamEvent
 from tinker_engine.core.settings import Settings
@@ -87,6 +88,7 @@ class Engine:
         )
         self.sessions = {session.id: session for session in self.database.read_now(journal.load(Session))}
         self.stats: dict[str, float] = {}
+        self.rates = Rates()
         self.metrics = Metrics(self)
         self.futures.on_answer = self.metrics.answered
         self.restarts = 0
@@ -152,6 +154,7 @@ class Engine:
                 self.training.on_saved(message)
             case Stats():
                 self.stats = message.values
+                self.rates.add(time.monotonic(), message.values)
             case Trouble():
                 log.error("%s", message.message)
             case Hello():

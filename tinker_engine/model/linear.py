@@ -39,9 +39,13 @@ class FrozenLinear:
 _PACK_ROWS_HINT = 32  # oneDNN picks its blocking for about this many rows; the layout works for any number
 
 
+def packs(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether a second copy of the weights is kept."""
+    return device.type == "cpu" and dtype == torch.float32 and torch.backends.mkldnn.is_available()
+
+
 def _pack(weight_NK: Tensor) -> Tensor | None:
-    packable = weight_NK.device.type == "cpu" and weight_NK.dtype == torch.float32
-    if not packable or not torch.backends.mkldnn.is_available():
+    if not packs(weight_NK.dtype, weight_NK.device):
         return None
     with torch.no_grad():
         return torch.ops.mkldnn._reorder_linear_weight(weight_NK, _PACK_ROWS_HINT)

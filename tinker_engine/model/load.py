@@ -19,7 +19,7 @@ from tinker_engine.model.tokenizer import Tokenizer, eos_token_ids
 # Tensors that old checkpoints store although they follow from config.json.
 _KNOWN_BUFFERS = re.compile(r".*\.rotary_emb\.inv_freq|.*\.self_attn\.(bias|masked_bias)")
 
-_FLOAT_FORMATS = ("F64", "F32", "F16", "BF16")
+_FLOAT_FORMATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 @dataclass
@@ -142,6 +142,12 @@ def load_weights(
             for name in names:
                 weights[name] = file.get_tensor(name).to(device=device, dtype=dtype)
     return weights
+
+
+def stays_mapped(folder: Path, *, dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether weights are used where their file is mapped into memory: neither format nor device changes."""
+    tensors = [tensor for path in _weight_files(folder) for tensor in _header(path).values()]
+    return device.type == "cpu" and all(_FLOAT_FORMATS.get(each.number_format) == dtype for each in tensors)
 
 
 def _weight_files(folder: Path) -> list[Path]:

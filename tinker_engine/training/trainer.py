@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tinker_engine.errors import MemoryLimitError
 from tinker_engine.model.attention import PackedAttention
 from tinker_engine.model.decoder import Decoder, Pause
 from tinker_engine.model.lora import Adapter, LoraBatch, LoraSpec
@@ -21,12 +20,10 @@ from tinker_engine.training.losses import (
     loss_metrics,
     read_options,
 )
-from tinker_engine.training.memory import activation_bytes, activation_room
+from tinker_engine.training.memory import activation_room, micro_batch_tokens
 from tinker_engine.training.optimizer import AdamW, check_adam_params
 from tinker_engine.training.packing import MicroBatch, pack
 from tinker_engine.training.types import AdamParams, Datum, Example, ForwardBackwardOutput
-
-MOST_TOKENS = 4096  # of a micro-batch; larger ones are no faster
 
 Steps = Generator[int, None, ForwardBackwardOutput]
 """A call in pieces: yields the tokens of each micro-batch once it is computed, and returns the output."""
@@ -203,14 +200,7 @@ class Trainer:
         rank = adapter.lora.rank if adapter is not None else 0
         room = activation_room(decoder.device) if self._room is None else self._room
         longest = max(len(example) for example in examples)
-        least = longest * activation_bytes(decoder.spec, rank, decoder.dtype, recompute=True)
-        if least > room:
-            raise MemoryLimitError(
-                f"a sequence of {longest} tokens needs about {least / 1e9:.1f} GB for activations and "
-                f"{room / 1e9:.1f} GB may be used; shorten it or free memory"
-            )
-        fits = room // activation_bytes(decoder.spec, rank, decoder.dtype, recompute=False)
-        return max(1, min(fits, MOST_TOKENS if longest <= MOST_TOKENS else longest))
+        return micro_batch_tokens(decoder.spec, rank, decoder.dtype, room, longest)
 
 
 def _to_the_end(steps: Steps) -> ForwardBackwardOutput:

@@ -26,7 +26,7 @@ SAME_ROOM = 1 << 30  # by default it depends on the memory that is free, and wit
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several micro-batches, and several chunks of the head in each."""
-    monkeypatch.setattr("tinker_engine.training.trainer.MOST_TOKENS", 32)
+    monkeypatch.setattr("tinker_engine.training.memory.MOST_TOKENS", 32)
     monkeypatch.setattr(head, "CHUNK_ELEMENTS", 1)
 
 

@@ -369,7 +369,7 @@ def test_an_error_in_mid_computation_loses_nothing(
         return original(*args, **kwargs)
 
     monkeypatch.setattr("tinker_engine.training.trainer.head_pass", failing)
-    monkeypatch.setattr("tinker_engine.training.trainer.MOST_TOKENS", 32)
+    monkeypatch.setattr("tinker_engine.training.memory.MOST_TOKENS", 32)
     with pytest.raises(RuntimeError, match="out of memory"):
         trainer.forward_backward(run, data, "cross_entropy")
     assert calls == 2

@@ -1,0 +1,55 @@
+"""What this machine can do at best: its matrix-multiplication rate and its memory bandwidth."""
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+_CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Limits:
+    gemm_flops: float  # per second, all threads
+    bandwidth: float  # bytes read per second
+
+
+def measure(
+    seconds: float = 1.0,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device = _CPU,
+    summary: Callable[[Sequence[float]], float] = statistics.median,
+) -> Limits:
+    """By default the median over short bursts: one burst says little on a machine that others share."""
+    size = 1536
+    a, b, out = (torch.randn(size, size, dtype=dtype, device=device) for _ in range(3))
+    large = torch.randn(64 * 1024 * 1024, device=device)
+    gemm = summary(times(lambda: torch.mm(a, b, out=out), seconds, device))
+    read = summary(times(lambda: large.sum(), seconds, device))
+    return Limits(2 * size**3 / gemm, large.numel() * large.itemsize / read)
+
+
+def times(work: Callable[[], Any], seconds: float, device: torch.device = _CPU) -> list[float]:
+    """How long `work` takes, again and again for so many seconds but at least three times."""
+    work()
+    taken: list[float] = []
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or len(taken) < 3:
+        _wait(device)
+        started = time.perf_counter()
+        work()
+        _wait(device)
+        taken.append(time.perf_counter() - started)
+    return taken
+
+
+def _wait(device: torch.device) -> None:
+    """A GPU is handed its work and goes on by itself."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
