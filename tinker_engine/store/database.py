@@ -49,6 +49,7 @@ class Database:
     def submit(self, work: Work[T]) -> "Future[T]":
         """Run `work` in a transaction, in order of submission; the future is done once it is committed."""
         done: Future[T] = Future()
+        done.set_running_or_notify_cancel()  # who waits may give up; what was submitted is written all the same
         self._waiting.put(_Write(work, done))
         return done
 
