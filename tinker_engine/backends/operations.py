@@ -129,7 +129,10 @@ class Operations:
         run.dirty = False
         self._changed(run, op)
         yield 0
-        self.save_now(run)  # a replay must not depend on a checkpoint that its owner may delete
+        try:
+            self.save_now(run)  # a replay should not depend on a checkpoint that its owner may delete
+        except OSError as error:  # but it can
+            self._send(Trouble(f"{run.id} could not be saved after it was loaded: {error}"))
         return b""
 
     def _save_weights(self, run: LiveRun, op: Train) -> Work:
