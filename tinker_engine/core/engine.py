@@ -39,7 +39,7 @@ from tinker_engine.core.records import Checkpoint, Op, OpKind, Run, Sampler, Ses
 from tinker_engine.core.sampling import Sampling, StreamEvent
 from tinker_engine.core.settings import Settings
 from tinker_engine.core.training import Training, new_checkpoint_id
-from tinker_engine.errors import InputError, NotFoundError
+from tinker_engine.errors import InputError, NotFoundError, StorageError
 from tinker_engine.store.database import Database
 from tinker_engine.store.folders import remove_unknown
 from tinker_engine.wire.create_model import CreateModelCall
@@ -103,6 +103,7 @@ class Engine:
         pending = self.futures.restore()
         remove_unknown(data / "checkpoints", self.checkpoints.refs())
         remove_unknown(data / "autosaves", self.training.refs())
+        remove_unknown(data / "bodies", self.database.read_now(journal.body_refs))
         await self.compute.start()
         for op in pending:
             (self.sampling if op.kind == "sample" else self.training).enqueue(op)
@@ -356,7 +357,11 @@ class Engine:
                 raise InputError("sampling_session_seq_id", f"{seq_id} is taken; use the next number")
             return known
         self.sampling.add(sampler)
-        await self.database.write(journal.add(sampler))
+        try:
+            await self.database.write(journal.add(sampler))
+        except StorageError:
+            self.sampling.drop([sampler])
+            raise
         return sampler
 
     def _new_sampler(
