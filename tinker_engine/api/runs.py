@@ -1,5 +1,6 @@
 """Training runs and checkpoints as things one can list, publish, copy, download and delete."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -83,7 +84,7 @@ def external_urls(access: Access) -> Handler:
         checkpoint = call.engine.checkpoints.find(
             f"tinker://{call.path['run']}/external_weights/{call.path['name']}", call.owner
         )
-        files = verify(call.engine.checkpoints.folder(checkpoint.id))
+        files = await asyncio.to_thread(verify, call.engine.checkpoints.folder(checkpoint.id))
         base = str(call.request.base_url).rstrip("/")
         token = access.token(call.owner)
         urls = {name: f"{base}/files/{checkpoint.id}/{name}?token={token}" for name in files}
@@ -99,7 +100,7 @@ async def download(call: Call) -> Response:
         raise AccessError("these weights are not yours to download")
     folder = call.engine.checkpoints.folder(checkpoint.id)
     name = call.path["file"]
-    if name not in verify(folder):
+    if name not in await asyncio.to_thread(verify, folder):
         raise NotFoundError(f"the checkpoint has no file {name[:200]!r}")
     return FileResponse(folder / name)
 
@@ -137,7 +138,8 @@ def _readable(call: Call, run_id: str) -> Run:
 
 
 def _run(call: Call, run: Run) -> dict[str, Any]:
-    saved = call.engine.checkpoints.named(run.owner, run.id)
+    mine = run.owner == call.owner
+    saved = [c for c in call.engine.checkpoints.named(run.owner, run.id) if mine or c.public]
     last = {kind: next((c for c in saved if c.kind == kind), None) for kind in KINDS}
     return {
         "training_run_id": run.id,
@@ -149,7 +151,7 @@ def _run(call: Call, run: Run) -> dict[str, Any]:
         "last_request_time": _time(run.used),
         "last_checkpoint": _checkpoint(last["weights"]) if last["weights"] else None,
         "last_sampler_checkpoint": _checkpoint(last["sampler_weights"]) if last["sampler_weights"] else None,
-        "user_metadata": run.user_metadata,
+        "user_metadata": run.user_metadata if mine else None,
     }
 
 
