@@ -81,7 +81,9 @@ def create_app(engine: Engine, access: Access, watch: Callable[[int], None]) -> 
         Route("/api/v1/healthz", _health(engine)),
         Route("/metrics", _metrics(engine)),
     ]
-    return Starlette(routes=routes, exception_handlers={404: _unknown, 405: _unknown})
+    app = Starlette(routes=routes, exception_handlers={404: _unknown, 405: _unknown})
+    app.router.redirect_slashes = False  # to an address made from a header that anybody can write
+    return app
 
 
 def _health(engine: Engine) -> Callable[[Request], Response]:
