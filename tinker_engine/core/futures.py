@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 LONG_BODY = 64 << 10  # longer ones are files beside the database
 SEQ_BLOCK = 1_000_000_000  # copies of a sampling client count from a multiple of it
 KEPT_BYTES = 64 << 20  # of answers in memory; older ones are read from the database
+STORE_AGAIN_SECONDS = 1.0  # after which an answer that the disk refused is tried again
 OP_BYTES = 2 << 10  # of a request in memory besides its answer, about
 
 
@@ -217,7 +218,11 @@ class Futures:
             log.error("the answer to %s could not be stored: %s", op.request_id, error)
             if needed:
                 op.result, op.media_type, op.category = str(error).encode(), None, "server"
-                status = "failed"
+                self._settle(op, "failed", None, then)
+            else:  # given but not stored, it would be missing from every replay: whoever waits, waits for the disk
+                again = asyncio.get_running_loop().call_later
+                again(STORE_AGAIN_SECONDS, self._settle, op, status, None, then)
+            return
         op.status = "done" if status == "done" else "failed"
         self._forget(op)
         self.on_answer(op.kind, op.status, time.time() - op.accepted)
