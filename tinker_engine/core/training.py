@@ -237,9 +237,9 @@ class Training:
         self._pump(line)
 
     def _replay(self, run: Run, op: Op) -> Train | None:
-        """What this op did to the run: nothing, if it failed; but a step that failed has dropped the gradient."""
+        """What this op did to the run: nothing, if it failed; but a step that was begun has dropped the gradient."""
         if op.status == "failed":
-            if op.kind != "optim_step":
+            if op.kind != "optim_step" or op.category == "user":
                 return None
             return Train(op.request_id, run.id, "drop_gradient", op.position, replay=True)
         return self._message(run, op, self._futures.body_of(op), replay=True)
