@@ -96,9 +96,7 @@ class Raw:
         return self.done(self.post("/create_model", **fields, lora_config=lora))["model_id"]
 
     def forward_backward(self, run: str, seq_id: int, data: Sequence[Sequence[int]]) -> Answer:
-        body = pb.ForwardBackwardRequest(
-            model_id=run, seq_id=seq_id, loss_fn="cross_entropy", data=[_datum(tokens) for tokens in data]
-        ).SerializeToString()
+        body = forward_backward_body(run, seq_id, data)
         return self.call("POST", API + "/forward_backward", body, {"content-type": PROTOBUF})
 
     def logprobs(self, accepted: Answer) -> bytes:
@@ -140,6 +138,13 @@ class Raw:
         assert answer.headers["content-type"] == PROTOBUF, answer.body[:500]
         (sequence,) = pb.SampleResponse.FromString(answer.body).sequences
         return sequence.tokens, sequence.logprobs
+
+
+def forward_backward_body(run: str, seq_id: int, data: Sequence[Sequence[int]]) -> bytes:
+    """Cross entropy of each token given those before it."""
+    return pb.ForwardBackwardRequest(
+        model_id=run, seq_id=seq_id, loss_fn="cross_entropy", data=[_datum(tokens) for tokens in data]
+    ).SerializeToString()
 
 
 def _datum(tokens: Sequence[int]) -> pb.Datum:

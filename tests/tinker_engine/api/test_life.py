@@ -211,15 +211,15 @@ def test_a_full_disk_fails_the_save_and_nothing_else(server, client):
 
 def heavy(step: int) -> list[list[int]]:
     rng = np.random.default_rng(step)
-    return [rng.integers(5, 1000, size=256).tolist() for _ in range(16)]
+    return [rng.integers(5, 1000, size=128).tolist() for _ in range(8)]
 
 
 def test_asked_to_end_it_lets_go_of_who_waits_and_its_successor_finishes(server, client):
     session = client.session()
     run, undisturbed = client.run(session), client.run(session, number=1)
     sampler = client.sampler(session, 5, base_model=tiny.NAME)
-    accepted = [client.forward_backward(run, step, heavy(step)) for step in range(1, 7)]
-    accepted.append(client.optim_step(run, 7))
+    accepted = [client.forward_backward(run, step, heavy(step)) for step in range(1, 5)]
+    accepted.append(client.optim_step(run, 5))
     asked = client.ask(sampler, 0, max_tokens=200, seed=1)
 
     def poll(number: int) -> int:
@@ -236,10 +236,10 @@ def test_asked_to_end_it_lets_go_of_who_waits_and_its_successor_finishes(server,
     assert not (server.data / "engine.json").exists()
     server.start()
     expected = [
-        client.logprobs(client.forward_backward(undisturbed, step, heavy(step))) for step in range(1, 7)
+        client.logprobs(client.forward_backward(undisturbed, step, heavy(step))) for step in range(1, 5)
     ]
-    assert [client.logprobs(answer) for answer in accepted[:6]] == expected
-    assert client.done(accepted[6]) == client.done(client.optim_step(undisturbed, 7))
+    assert [client.logprobs(answer) for answer in accepted[:4]] == expected
+    assert client.done(accepted[4]) == client.done(client.optim_step(undisturbed, 5))
     assert client.sample(client.sampler(session, 6, base_model=tiny.NAME), 0, max_tokens=200, seed=1)[0]
     assert client.result(asked).status == 200
     again = client.forward_backward(run, 3, heavy(3))  # a late repetition

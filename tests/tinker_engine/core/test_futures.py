@@ -300,6 +300,34 @@ def test_an_answer_whose_checkpoint_cannot_be_recorded_is_a_failure(store):
     asyncio.run(main())
 
 
+def test_an_answer_is_withheld_until_the_disk_takes_it(store, monkeypatch):
+    """Told but not stored, it would be missing from a replay."""
+    finish_op, tries = module.journal.finish_op, []
+
+    def full_twice(op):
+        def work(connection):
+            tries.append(op.request_id)
+            if len(tries) <= 4:  # each is tried in its batch and alone, or alone
+                raise OSError(28, "No space left on device")
+            finish_op(op)(connection)
+
+        return work
+
+    monkeypatch.setattr(module.journal, "finish_op", full_twice)
+    monkeypatch.setattr(module, "STORE_AGAIN_SECONDS", 0.0)
+
+    async def main():
+        futures = store.futures()
+        op, _ = await accept(futures, 1)
+        await finish(futures, op)
+        found = await store.database.read(module.journal.find_op("run:1"))
+        assert found is not None
+        assert (found.status, found.result) == ("done", b"answer")
+
+    asyncio.run(main())
+    assert len(tries) == 5
+
+
 def test_old_answers_leave_memory_and_are_found_all_the_same(store, monkeypatch):
     monkeypatch.setattr(module, "KEPT_BYTES", 10 * module.OP_BYTES)
 

@@ -101,15 +101,16 @@ def test_a_step_that_failed_is_replayed_as_a_dropped_gradient(tmp_path):
     async def main():
         async with engine_with_fake_compute(tmp_path) as (engine, compute):
             run = await new_run(engine, compute)
-            ops = await train(engine, run, FB, STEP, FB, FB)
+            ops = await train(engine, run, FB, STEP, FB, STEP, FB)
             compute.done(ops[0].request_id)
             compute.say(Failed(ops[1].request_id, "not finite", "server"))
             compute.say(Failed(ops[2].request_id, "bad data", "user"))
-            for op in ops[:3]:
+            compute.say(Failed(ops[3].request_id, "a bad learning rate, so that nothing was begun", "user"))
+            for op in ops[:4]:
                 await answered(engine, op)
-            compute.die(ops[3].request_id)
+            compute.die(ops[4].request_id)
             await until(engine, lambda: len(compute.training) == 4)
-            assert compute.training[1:] == [("1", FB, True), ("2", "drop_gradient", True), ("4", FB, False)]
+            assert compute.training[1:] == [("1", FB, True), ("2", "drop_gradient", True), ("5", FB, False)]
 
     asyncio.run(main())
 
