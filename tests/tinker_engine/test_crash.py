@@ -101,9 +101,7 @@ def test_training_survives_kills_at_random_moments(tmp_path, monkeypatch):
         assert server.health()["restarts"] >= 0
         undisturbed = train(server, Training(), times(steps), threading.Semaphore(0))
         for path in disturbed.saved:
-            assert tinker.RestClient(base_url=server.url, api_key=server.key).get_weights_info_by_tinker_path(
-                path
-            )
+            assert tinker.RestClient(base_url=server.url, api_key=server.key).get_weights_info_by_tinker_path(path)
             resumed = tinker.ServiceClient(base_url=server.url, api_key=server.key)
             resumed.create_training_client_from_state_with_optimizer(path)
     assert steps >= KILLS / 2

@@ -7,9 +7,12 @@ from urllib.parse import quote, urlsplit
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from starlette.applications import Starlette
 
 from tests.tinker_engine.api.conftest import KEYS
 from tests.tinker_engine.api.raw import API, PROTOBUF, Raw
+from tests.tinker_engine.api.support import serving
+from tinker_engine.api.hub import hub_routes
 from tinker_engine.model import tiny
 from tinker_engine.wire import messages_pb2 as pb
 
@@ -217,3 +220,30 @@ def test_a_checkpoint_needs_a_plain_name(shared_server, alice, run, kind, name):
 @pytest.fixture(scope="module")
 def run(shared_server) -> str:
     return Raw(shared_server.url, KEYS["alice"]).run()
+
+
+@pytest.mark.parametrize(
+    "odd", ["../config.json", "..%2f..%2f__init__.py", "%2e%2e/x", "%2fetc%2fpasswd", "a%00", "", "."]
+)
+def test_the_hub_serves_no_file_but_those_of_its_models(tmp_path, odd):
+    (tmp_path / "secret").write_text("secret")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    (tmp_path / "model" / "model.safetensors").write_text("secret")
+    models = {"org/name": tmp_path / "model"}
+    with serving(Starlette(routes=hub_routes(lambda: models, "https://hub.example"))) as url:
+        client = Raw(url, None)
+        for file in (
+            odd,
+            f"{odd}/secret",
+            f"{odd}secret",
+            "model.safetensors",
+            "%2e%2e%2fsecret",
+            "../secret",
+        ):
+            for path in (f"/org/name/resolve/main/{file}", f"/api/models/org/name/tree/main/{file}"):
+                answer = client.call("GET", path)
+                assert answer.status in (404, 307), path
+                assert b"secret" not in answer.body.replace(path.encode(), b"").replace(
+                    b"secret is not there", b""
+                )

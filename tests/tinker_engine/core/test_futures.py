@@ -6,7 +6,7 @@ import pytest
 
 from tinker_engine.core import futures as module
 from tinker_engine.core.futures import LONG_BODY, SEQ_BLOCK, Futures
-from tinker_engine.core.records import Op
+from tinker_engine.core.records import Op, OpKind
 from tinker_engine.errors import BusyError, InputError, StorageError
 from tinker_engine.store.database import Database
 
@@ -37,10 +37,14 @@ def store(tmp_path) -> Iterator[Store]:
 
 
 async def accept(
-    futures: Futures, seq_id: int, body: bytes = b"body", lane: str = "run", **more
+    futures: Futures,
+    seq_id: int,
+    body: bytes = b"body",
+    lane: str = "run",
+    owner: str = "me",
+    kind: OpKind = "forward_backward",
 ) -> tuple[Op, bool]:
-    more = {"owner": "me", "kind": "forward_backward"} | more
-    return await futures.accept(lane, seq_id, more["owner"], more["kind"], body, lambda: {"seed": 3})
+    return await futures.accept(lane, seq_id, owner, kind, body, lambda: {"seed": 3})
 
 
 async def finish(futures: Futures, op: Op, result: bytes = b"answer") -> None:

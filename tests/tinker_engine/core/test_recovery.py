@@ -366,16 +366,16 @@ def test_a_stream_ends_when_the_worker_dies_and_one_that_comes_meanwhile_is_serv
     async def main():
         async with engine_with_fake_compute(tmp_path) as (engine, compute):
 
-            def stream():
-                return engine.stream(ME, tiny.NAME, None, {}, progress=True)
+            async def first_event():
+                return await anext(engine.stream(ME, tiny.NAME, None, {}, progress=True))
 
-            first = asyncio.create_task(anext(stream()))
+            first = asyncio.create_task(first_event())
             await until(engine, lambda: compute.sent)
             compute.alive = False
-            second = asyncio.create_task(anext(stream()))  # comes before the death is noticed…
+            second = asyncio.create_task(first_event())  # comes before the death is noticed…
             await asyncio.sleep(0)
             compute._on_end("SIGKILL")
-            third = asyncio.create_task(anext(stream()))  # …and this one after it
+            third = asyncio.create_task(first_event())  # …and this one after it
             for lost in (first, second):
                 with pytest.raises(WorkerLostError):
                     await lost

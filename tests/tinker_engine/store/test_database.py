@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 import sqlalchemy
-from sqlalchemy import insert, select, text, update
+from sqlalchemy import event, insert, select, text, update
 
 from tinker_engine.core import journal
 from tinker_engine.core.records import Op, Run, Session
@@ -78,7 +78,7 @@ def test_writes_are_carried_out_in_order_of_submission(database):
 
 def test_what_waits_together_is_committed_together(database):
     commits: list[object] = []
-    sqlalchemy.event.listen(database._engine, "commit", commits.append)
+    event.listen(database._engine, "commit", commits.append)
     hold = Hold(database)
     done = [database.submit(put(f"k{i}")) for i in range(20)]
     hold.release()
