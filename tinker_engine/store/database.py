@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import sqlalchemy
-from sqlalchemy import Connection, event, insert, select
+from sqlalchemy import URL, Connection, event, insert, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from tinker_engine.errors import StorageError
@@ -33,7 +33,7 @@ class _Write:
 
 
 class Database:
-    def __init__(self, url: str, *, durable: bool):
+    def __init__(self, url: str | URL, *, durable: bool):
         """`url` as SQLAlchemy writes it: `sqlite:///path` or `postgresql+psycopg://user@host/name`."""
         self._engine = _connectable(url, durable)
         try:
@@ -124,7 +124,7 @@ class Database:
                 )
 
 
-def _connectable(url: str, durable: bool) -> sqlalchemy.Engine:
+def _connectable(url: str | URL, durable: bool) -> sqlalchemy.Engine:
     try:
         engine = sqlalchemy.create_engine(url, pool_size=READERS + 1)
     except (SQLAlchemyError, ModuleNotFoundError) as error:
@@ -155,9 +155,9 @@ def _reason(error: SQLAlchemyError) -> str:
     return str(getattr(error, "orig", None) or error)
 
 
-def _shown(url: str) -> str:
+def _shown(url: str | URL) -> str:
     """Without a password."""
     try:
         return sqlalchemy.make_url(url).render_as_string(hide_password=True)
     except SQLAlchemyError:
-        return url
+        return str(url)
