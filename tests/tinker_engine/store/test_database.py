@@ -12,6 +12,7 @@ from sqlalchemy import event, insert, select, text, update
 
 from tinker_engine.core import journal
 from tinker_engine.core.records import Op, Run, Session
+from tinker_engine.core.settings import Settings
 from tinker_engine.errors import StorageError
 from tinker_engine.store import schema
 from tinker_engine.store.database import Database
@@ -182,6 +183,15 @@ def test_sqlite_syncs_each_commit_only_if_durable(tmp_path, durable, level):
     assert database.read_now(lambda c: c.execute(text("PRAGMA synchronous")).scalar()) == level
     assert database.read_now(lambda c: c.execute(text("PRAGMA journal_mode")).scalar()) == "wal"
     database.close()
+
+
+@pytest.mark.parametrize("name", ["a?b=c", "a%20b", "a#b", "ü ß", "a:b@c"])
+def test_the_database_is_in_the_data_directory_however_that_is_called(tmp_path, name):
+    data = tmp_path / name
+    data.mkdir()
+    Database(Settings(data, {}, {}).database_url, durable=False).close()
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (data / "engine.db").exists()
 
 
 @pytest.mark.parametrize(
