@@ -14,16 +14,18 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import sqlalchemy
-from sqlalchemy import URL, Connection, event, insert, select
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy import URL, Connection, event, func, insert, select, text
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
-from tinker_engine.errors import StorageError
+from tinker_engine.errors import LockedError, StorageError
 from tinker_engine.store import schema
 
 T = TypeVar("T")
 Work = Callable[[Connection], T]
 
 READERS = 4
+CLAIM = 0x74696E6B  # of an engine on a whole PostgreSQL database
+CLAIM_SECONDS = 5
 
 
 @dataclass
@@ -37,6 +39,7 @@ class Database:
         """`url` as SQLAlchemy writes it: `sqlite:///path` or `postgresql+psycopg://user@host/name`."""
         self._engine = _connectable(url, durable)
         try:
+            self._claim = _claim(self._engine)
             schema.metadata.create_all(self._engine)
             self._check_version()
         except SQLAlchemyError as error:
@@ -68,6 +71,8 @@ class Database:
         self._waiting.put(None)
         self._writer.join()
         self._readers.shutdown()
+        if self._claim is not None:
+            self._claim.close()
         self._engine.dispose()
 
     def _read(self, work: Work[T]) -> T:
@@ -141,6 +146,26 @@ def _connectable(url: str | URL, durable: bool) -> sqlalchemy.Engine:
             connection.execute("PRAGMA busy_timeout = 10000")
 
     return engine
+
+
+def _claim(engine: sqlalchemy.Engine) -> Connection | None:
+    """A server's database may be named on two machines: the first has it, for as long as its connection lives."""
+    if engine.dialect.name != "postgresql":
+        return None  # a file lies in a data directory, which is locked
+    connection = engine.connect()
+    connection.detach()
+    try:
+        connection.execute(
+            text(f"SET lock_timeout = '{CLAIM_SECONDS}s'")
+        )  # a predecessor may be about to end
+        connection.execute(select(func.pg_advisory_lock(CLAIM)))
+        connection.commit()
+    except OperationalError as error:
+        connection.close()
+        raise LockedError(
+            f"another engine is using the database {_shown(engine.url)}; stop it, or give this one its own"
+        ) from error
+    return connection
 
 
 def _storage_error(error: Exception) -> Exception:
