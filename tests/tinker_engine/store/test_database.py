@@ -13,7 +13,7 @@ from sqlalchemy import event, insert, select, text, update
 from tinker_engine.core import journal
 from tinker_engine.core.records import Op, Run, Session
 from tinker_engine.core.settings import Settings
-from tinker_engine.errors import StorageError
+from tinker_engine.errors import LockedError, StorageError
 from tinker_engine.store import schema
 from tinker_engine.store.database import Database
 
@@ -201,6 +201,18 @@ def test_an_unusable_database_is_named_without_its_password(url):
     with pytest.raises(StorageError) as error:
         Database(url, durable=False)
     assert "secret" not in str(error.value)
+
+
+def test_two_engines_do_not_share_a_postgres(postgres, monkeypatch):
+    monkeypatch.setattr("tinker_engine.store.database.CLAIM_SECONDS", 1)
+    first = Database(postgres, durable=False)
+    with pytest.raises(LockedError, match="another engine is using the database"):
+        Database(postgres, durable=False)
+    first.submit(put("still mine")).result(30)
+    first.close()
+    second = Database(postgres, durable=False)
+    second.submit(lambda connection: schema.metadata.drop_all(connection)).result(30)
+    second.close()
 
 
 def test_the_writer_finds_a_postgres_that_dropped_its_connections(postgres):
