@@ -90,7 +90,8 @@ async def _serve(options: ServeOptions) -> None:
     parents = Parents()
     if options.parent is not None:
         parents.watch(options.parent)
-    server = _Server(create_app(engine, await _access(engine), parents.watch), options, engine, parents)
+    watch = parents.watch if options.parent is not None else _no_parents
+    server = _Server(create_app(engine, await _access(engine), watch), options, engine, parents)
     await engine.start()
     try:
         await server.run(options.data, next(iter(keys)))
@@ -147,6 +148,10 @@ class _Server:
         self._parents.ending = True
         self._engine.begin_stop()
         self._server.should_exit = True
+
+
+def _no_parents(_: int) -> None:
+    """An engine that was started by hand ends by hand: nobody who only uses it can end it for the others."""
 
 
 class Parents:

@@ -87,7 +87,9 @@ def create_app(engine: Engine, access: Access, watch: Callable[[int], None]) -> 
         *openai_routes(EngineBackend(engine), lambda request: access.owner(credential(request))),
         *hub_routes(lambda: engine.settings.models, engine.settings.hub),
     ]
-    return Starlette(routes=routes, exception_handlers={404: _unknown, 405: _unknown})
+    app = Starlette(routes=routes, exception_handlers={404: _unknown, 405: _unknown})
+    app.router.redirect_slashes = False  # to an address made from a header that anybody can write
+    return app
 
 
 def _health(engine: Engine) -> Callable[[Request], Response]:

@@ -140,4 +140,4 @@ def credential(request: Request) -> str | None:
 
 
 def _number(value: str) -> int | str:
-    return int(value) if value.isdigit() else value
+    return int(value) if value.isdecimal() and len(value) < 20 else value

@@ -143,7 +143,8 @@ def _readable(call: Call, run_id: str) -> Run:
 
 
 def _run(call: Call, run: Run) -> dict[str, Any]:
-    saved = call.engine.checkpoints.named(run.owner, run.id)
+    mine = run.owner == call.owner
+    saved = [c for c in call.engine.checkpoints.named(run.owner, run.id) if mine or c.public]
     last = {kind: next((c for c in saved if c.kind == kind), None) for kind in KINDS}
     return {
         "training_run_id": run.id,
@@ -155,7 +156,7 @@ def _run(call: Call, run: Run) -> dict[str, Any]:
         "last_request_time": _time(run.used),
         "last_checkpoint": _checkpoint(last["weights"]) if last["weights"] else None,
         "last_sampler_checkpoint": _checkpoint(last["sampler_weights"]) if last["sampler_weights"] else None,
-        "user_metadata": run.user_metadata,
+        "user_metadata": run.user_metadata if mine else None,
     }
 
 

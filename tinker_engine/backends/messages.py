@@ -109,7 +109,7 @@ class Hello:
 class Running:
     """What is computed from here on; if the worker dies, this is what it died of."""
 
-    op: str  # or SAMPLING
+    op: str  # or SAMPLING, or the run that is opened
 
 
 @dataclass(frozen=True)

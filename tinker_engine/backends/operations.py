@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from safetensors import SafetensorError
+
 from tinker_engine.backends.base_models import Snapshots
 from tinker_engine.backends.live_runs import LiveRun, LiveRuns, Work, folder_name
 from tinker_engine.backends.messages import FromWorker, Saved, Train, Trouble
@@ -13,6 +15,7 @@ from tinker_engine.backends.run_state import Captured, load_state
 from tinker_engine.errors import InputError
 from tinker_engine.model.lora_io import write_adapter
 from tinker_engine.store.folders import remove_folder, whole_folder
+from tinker_engine.training.optimizer import check_adam_params
 from tinker_engine.wire.body import read_json
 from tinker_engine.wire.optimizer import read_optim_step
 from tinker_engine.wire.training import ForwardBackwardCall, decode_forward_backward, encode_forward_backward
@@ -85,8 +88,11 @@ class Operations:
         started = time.perf_counter()
         folder = self._autosaves / f"{folder_name(run.id)}.{position}"
         if not folder.exists():  # after a replay the same state may be there already
-            with whole_folder(folder, sync=self._durable) as temporary:
-                captured.write(temporary, run.base.name)
+            try:
+                with whole_folder(folder, sync=self._durable) as temporary:
+                    captured.write(temporary, run.base.name)
+            except SafetensorError as error:  # how it says that a disk is full
+                raise OSError(f"{folder.name} could not be written: {error}") from error
         run.save_seconds = time.perf_counter() - started
         self._send(Saved(run.id, position, folder))
 
@@ -109,7 +115,10 @@ class Operations:
     def _optim_step(self, run: LiveRun, op: Train) -> Work:
         state = self._runs.need(run)
         call = read_optim_step(read_json(op.body))
-        run.dirty = False  # also if the step is refused: the gradient is dropped then
+        check_adam_params(
+            call.params
+        )  # up to here nothing has changed; from here on a failure drops the gradient
+        run.dirty = False
         self._changed(run, op)
         metrics = run.trainer.optim_step(state, call.params)
         yield 0
@@ -129,7 +138,10 @@ class Operations:
         run.dirty = False
         self._changed(run, op)
         yield 0
-        self.save_now(run)  # a replay must not depend on a checkpoint that its owner may delete
+        try:
+            self.save_now(run)  # a replay should not depend on a checkpoint that its owner may delete
+        except OSError as error:  # but it can
+            self._send(Trouble(f"{run.id} could not be saved after it was loaded: {error}"))
         return b""
 
     def _save_weights(self, run: LiveRun, op: Train) -> Work:

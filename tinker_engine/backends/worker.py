@@ -39,7 +39,7 @@ from tinker_engine.backends.messages import (
 )
 from tinker_engine.backends.operations import Operations
 from tinker_engine.backends.sample_jobs import SampleJobs
-from tinker_engine.errors import EngineError, InputError, ModelError
+from tinker_engine.errors import DamagedError, EngineError, InputError, ModelError
 from tinker_engine.model.memory import free_bytes
 from tinker_engine.training.memory import SHARE_OF_FREE
 
@@ -94,6 +94,7 @@ class Worker:
             case Train():
                 self._queue(message)
             case Sample():
+                self._announce(SAMPLING)  # it may load a model
                 self._guarded(message.op, lambda: self._samples.accept(message))
             case Cancel():
                 self._samples.cancel(message.op)
@@ -109,8 +110,13 @@ class Worker:
     def _open(self, message: OpenRun) -> None:
         """What keeps a run from being opened is the answer to all its operations."""
         self._broken.pop(message.run, None)
+        self._announce(message.run)
         try:
             self._runs.open(message)
+        except DamagedError as error:  # it will not get better
+            self._broken[message.run] = error
+            self._channel.send(Failed(f"{message.run}:0", str(error), "server", replay=True))
+            return
         except Exception as error:  # the boundary, as in _guarded
             self._broken[message.run] = error
             return
@@ -189,6 +195,8 @@ class Worker:
                 self._sample()
                 self._receive(wait=False)
                 self._take_samples()
+            assert self._current is not None
+            self._announce(self._current.queue[0].op)
             self._began = time.perf_counter()
 
     def _take_samples(self) -> None:

@@ -105,6 +105,7 @@ class Engine:
         pending = self.futures.restore()
         remove_unknown(data / "checkpoints", self.checkpoints.refs())
         remove_unknown(data / "autosaves", self.training.refs())
+        remove_unknown(data / "bodies", self.database.read_now(journal.body_refs))
         await self.compute.start()
         for op in pending:
             (self.sampling if op.kind == "sample" else self.training).enqueue(op)

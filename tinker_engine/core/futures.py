@@ -20,7 +20,9 @@ log = logging.getLogger(__name__)
 
 LONG_BODY = 64 << 10  # longer ones are files beside the database
 SEQ_BLOCK = 1_000_000_000  # copies of a sampling client count from a multiple of it
-KEPT_BYTES, KEPT_ANSWERS = 64 << 20, 10_000  # in memory; older ones are read from the database
+KEPT_BYTES = 64 << 20  # of answers in memory; older ones are read from the database
+STORE_AGAIN_SECONDS = 1.0  # after which an answer that the disk refused is tried again
+OP_BYTES = 2 << 10  # of a request in memory besides its answer, about
 
 
 class Futures:
@@ -43,11 +45,17 @@ class Futures:
 
     def restore(self) -> list[Op]:
         """What was accepted and not answered when the engine last ended, in order."""
-        ops = self._database.read_now(journal.unfinished_ops)
-        for op in ops:
-            op.body = self._body(op)
+        ops: list[Op] = []
+        for op in self._database.read_now(journal.unfinished_ops):
             self._open[op.request_id] = op
+            try:
+                op.body = self._body(op)
+            except OSError as error:  # a damaged disk: the others must not wait for what is gone
+                self._count(op, 1)
+                self.fail(op, f"the request was lost with its file ({error}); send it again", "server")
+                continue
             self._count(op, 1)
+            ops.append(op)
         return ops
 
     @property
@@ -75,7 +83,9 @@ class Futures:
         digest = hashlib.sha256(body if identity is None else identity).hexdigest()
         known = self._open.get(request_id) or self._kept.get(request_id)
         if known is None and not self._seen(lane, seq_id):
-            known = await self._database.read(journal.find_op(request_id))
+            stored = await self._database.read(journal.find_op(request_id))
+            # In the meantime the same request may have been accepted from another connection.
+            known = self._open.get(request_id) or self._kept.get(request_id) or stored
         if known is not None:
             return await self._again(known, kind, digest), False
         self._refuse_if_full(owner, len(body))
@@ -208,7 +218,11 @@ class Futures:
             log.error("the answer to %s could not be stored: %s", op.request_id, error)
             if needed:
                 op.result, op.media_type, op.category = str(error).encode(), None, "server"
-                status = "failed"
+                self._settle(op, "failed", None, then)
+            else:  # given but not stored, it would be missing from every replay: whoever waits, waits for the disk
+                again = asyncio.get_running_loop().call_later
+                again(STORE_AGAIN_SECONDS, self._settle, op, status, None, then)
+            return
         op.status = "done" if status == "done" else "failed"
         self._forget(op)
         self.on_answer(op.kind, op.status, time.time() - op.accepted)
@@ -222,10 +236,10 @@ class Futures:
 
     def _keep(self, op: Op) -> None:
         self._kept[op.request_id] = op
-        self._kept_bytes += len(op.result or b"")
-        while len(self._kept) > 1 and (self._kept_bytes > KEPT_BYTES or len(self._kept) > KEPT_ANSWERS):
+        self._kept_bytes += OP_BYTES + len(op.result or b"")
+        while self._kept_bytes > KEPT_BYTES and len(self._kept) > 1:
             _, oldest = self._kept.popitem(last=False)
-            self._kept_bytes -= len(oldest.result or b"")
+            self._kept_bytes -= OP_BYTES + len(oldest.result or b"")
 
     def _forget(self, op: Op) -> None:
         if self._open.pop(op.request_id, None) is not None:

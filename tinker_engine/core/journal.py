@@ -96,8 +96,15 @@ def replayable_ops(run: Run) -> Work[list[Op]]:
     return lambda connection: [op_from_row(row) for row in connection.execute(query)]
 
 
+def body_refs(connection: Connection) -> set[str]:
+    query = select(schema.ops.c.body_ref).where(schema.ops.c.body_ref.is_not(None))
+    return set(connection.scalars(query))
+
+
 def last_position(connection: Connection) -> int:
-    return connection.scalar(select(func.max(schema.ops.c.position))) or 0
+    """Also of requests that are forgotten but whose effect is saved: a run's saves and requests are compared by it."""
+    queries = select(func.max(schema.ops.c.position)), select(func.max(schema.runs.c.saved_position))
+    return max(0, *(connection.scalar(query) or 0 for query in queries))
 
 
 def drop_old_ops(before: float, samples_before: float) -> Work[list[str]]:

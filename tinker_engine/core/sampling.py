@@ -33,7 +33,7 @@ class Sampling:
         self._model_folder = model_folder
         self.samplers = {sampler.id: sampler for sampler in database.read_now(journal.load(Sampler))}
         self._sent: dict[str, Op] = {}
-        self._streams: dict[str, asyncio.Queue[StreamEvent | EngineError]] = {}
+        self._streams: dict[str, tuple[Sample, asyncio.Queue[StreamEvent | EngineError]]] = {}
 
     @property
     def depth(self) -> int:
@@ -59,6 +59,7 @@ class Sampling:
                 raise NotFoundError(f"the sampling session {op.lane} is gone")
             message = self._message(op, sampler)
         except NotFoundError as error:
+            self._sent.pop(op.request_id, None)  # if the worker had it before it died
             self._futures.fail(op, str(error), "user")
             return
         self._sent[op.request_id] = op
@@ -81,23 +82,13 @@ class Sampling:
         progress: bool,
     ) -> AsyncGenerator[StreamEvent, None]:
         """A request that lives as long as somebody listens; it is not journalled."""
-        events: asyncio.Queue[StreamEvent | EngineError] = asyncio.Queue()
-        self._streams[name] = events
         folder = self._checkpoints.folder(self._checkpoints.get(snapshot).id) if snapshot else None
+        model_folder = self._model_folder(base_model)
+        message = Sample(name, owner, base_model, model_folder, snapshot, folder, body, seed, stream=progress)
+        events: asyncio.Queue[StreamEvent | EngineError] = asyncio.Queue()
+        self._streams[name] = message, events
         try:
-            self._send(
-                Sample(
-                    name,
-                    owner,
-                    base_model,
-                    self._model_folder(base_model),
-                    snapshot,
-                    folder,
-                    body,
-                    seed,
-                    stream=progress,
-                )
-            )
+            self._send(message)
             while True:
                 event = await events.get()
                 if isinstance(event, EngineError):
@@ -112,25 +103,25 @@ class Sampling:
     # --- from the worker -----------------------------------------------------------------------------
 
     def on_done(self, message: Done) -> None:
-        if (events := self._streams.pop(message.op, None)) is not None:
-            events.put_nowait(message)
+        if (stream := self._streams.pop(message.op, None)) is not None:
+            stream[1].put_nowait(message)
         elif (op := self._sent.pop(message.op, None)) is not None:
             self._futures.succeed(op, message.result, message.media_type)
 
     def on_failed(self, message: Failed) -> None:
-        if (events := self._streams.pop(message.op, None)) is not None:
+        if (stream := self._streams.pop(message.op, None)) is not None:
             user = message.category == "user"
-            events.put_nowait(_Refused(message.message) if user else EngineError(message.message))
+            stream[1].put_nowait(_Refused(message.message) if user else EngineError(message.message))
         elif (op := self._sent.pop(message.op, None)) is not None:
             self._futures.fail(op, message.message, message.category)
 
     def on_progress(self, message: Progress) -> None:
-        if (events := self._streams.get(message.op)) is not None:
-            events.put_nowait(message)
+        if (stream := self._streams.get(message.op)) is not None:
+            stream[1].put_nowait(message)
 
     def on_lost(self, running: str | None, reason: str) -> list[Op]:
         """Streams end; journalled requests are sent again. Those that may have been the cause are returned."""
-        for events in self._streams.values():
+        for _, events in self._streams.values():
             events.put_nowait(WorkerLostError(f"the compute process died ({reason}); ask again"))
         self._streams.clear()
         suspects = list(self._sent.values()) if running == SAMPLING else []
@@ -151,6 +142,8 @@ class Sampling:
     def send_all_again(self) -> None:
         for op in list(self._sent.values()):
             self.enqueue(op)
+        for message, _ in self._streams.values():  # they came while there was nobody to send them to
+            self._send(message)
 
     def _message(self, op: Op, sampler: Sampler) -> Sample:
         folder = None

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sqlalchemy import URL
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -32,5 +34,6 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
 
     @property
-    def database_url(self) -> str:
-        return self.database or f"sqlite:///{self.data / 'engine.db'}"
+    def database_url(self) -> str | URL:
+        """A file's name is no part of a URL's text: it may have a question mark in it."""
+        return self.database or URL.create("sqlite", database=str(self.data / "engine.db"))

@@ -28,6 +28,9 @@ log = logging.getLogger(__name__)
 
 AHEAD = 4  # operations of a run that are with the worker, so that it never waits for the next
 MOST_ATTEMPTS = 3
+MOST_OPENINGS = (
+    5  # that the worker may die of, one after the other, before those who wait for the run are told
+)
 SAVES = ("save_weights", "save_sampler", "save_external")
 JSON = "application/json"
 
@@ -39,6 +42,7 @@ class _Line:
     sent: OrderedDict[str, Op] = field(default_factory=OrderedDict)
     opened: bool = False  # by this worker
     opening: asyncio.Task[None] | None = None
+    deaths: int = 0  # of workers while they brought it back, since one got through
 
 
 class Training:
@@ -109,6 +113,7 @@ class Training:
         line, op = self._sent(message.op)
         if line is None or op is None:
             return False
+        line.deaths = 0
         if op.kind in SAVES:
             self._saved_checkpoint(line, op, message)
         else:
@@ -142,18 +147,37 @@ class Training:
     def on_lost(self, running: str | None) -> list[Op]:
         """Back to the journal. Returns the op that the worker died of, if it was one of ours."""
         suspects: list[Op] = []
+        brought_back = self._brought_back(running)
         for line in self._lines.values():
             line.opened = False
             if line.opening is not None:
                 line.opening.cancel()
                 line.opening = None
             for op in reversed(line.sent.values()):
-                line.queue.appendleft(op)
+                if op.finished is None:  # else its answer is on its way into the journal
+                    line.queue.appendleft(op)
                 if op.request_id == running:
                     suspects.append(op)
             line.sent.clear()
             self._give_up(line, suspects)
+        if brought_back is not None:
+            self._give_up_opening(brought_back)
         return suspects
+
+    def _brought_back(self, running: str | None) -> _Line | None:
+        """The line that the worker was opening, or whose past it was replaying."""
+        if running is None:
+            return None
+        line = self._lines.get(running) or self._lines.get(running.rsplit(":", 1)[0])
+        return line if line is not None and running not in line.sent else None
+
+    def _give_up_opening(self, line: _Line) -> None:
+        """Its state may be more than there is memory for. Later there may be more: the run is not corrupted."""
+        line.deaths += 1
+        if line.deaths >= MOST_OPENINGS:
+            reason = f"the compute process died {line.deaths} times while it brought back {line.run.id}"
+            line.deaths = 0
+            self._fail_line(line, f"{reason}; see the engine's log, and try again when there is more memory")
 
     def _give_up(self, line: _Line, suspects: list[Op]) -> None:
         """A request that kills whoever executes it must not do so for ever."""
@@ -195,7 +219,8 @@ class Training:
     async def _open(self, line: _Line) -> None:
         run = line.run
         try:
-            past = await self._database.read(journal.replayable_ops(run))
+            # In the line of writes, behind every answer that was given: a replay must not miss one.
+            past = await self._database.write(journal.replayable_ops(run))
             replays = [self._replay(run, op) for op in past]
         except (StorageError, OSError, NotFoundError) as error:
             self._corrupt(line, str(error))
@@ -212,9 +237,9 @@ class Training:
         self._pump(line)
 
     def _replay(self, run: Run, op: Op) -> Train | None:
-        """What this op did to the run: nothing, if it failed; but a step that failed has dropped the gradient."""
+        """What this op did to the run: nothing, if it failed; but a step that was begun has dropped the gradient."""
         if op.status == "failed":
-            if op.kind != "optim_step":
+            if op.kind != "optim_step" or op.category == "user":
                 return None
             return Train(op.request_id, run.id, "drop_gradient", op.position, replay=True)
         return self._message(run, op, self._futures.body_of(op), replay=True)

@@ -14,16 +14,18 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import sqlalchemy
-from sqlalchemy import Connection, event, insert, select
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy import URL, Connection, event, func, insert, select, text
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
-from tinker_engine.errors import StorageError
+from tinker_engine.errors import LockedError, StorageError
 from tinker_engine.store import schema
 
 T = TypeVar("T")
 Work = Callable[[Connection], T]
 
 READERS = 4
+CLAIM = 0x74696E6B  # of an engine on a whole PostgreSQL database
+CLAIM_SECONDS = 5
 
 
 @dataclass
@@ -33,10 +35,11 @@ class _Write:
 
 
 class Database:
-    def __init__(self, url: str, *, durable: bool):
+    def __init__(self, url: str | URL, *, durable: bool):
         """`url` as SQLAlchemy writes it: `sqlite:///path` or `postgresql+psycopg://user@host/name`."""
         self._engine = _connectable(url, durable)
         try:
+            self._claim = _claim(self._engine)
             schema.metadata.create_all(self._engine)
             self._check_version()
         except SQLAlchemyError as error:
@@ -49,6 +52,7 @@ class Database:
     def submit(self, work: Work[T]) -> "Future[T]":
         """Run `work` in a transaction, in order of submission; the future is done once it is committed."""
         done: Future[T] = Future()
+        done.set_running_or_notify_cancel()  # who waits may give up; what was submitted is written all the same
         self._waiting.put(_Write(work, done))
         return done
 
@@ -67,6 +71,8 @@ class Database:
         self._waiting.put(None)
         self._writer.join()
         self._readers.shutdown()
+        if self._claim is not None:
+            self._claim.close()
         self._engine.dispose()
 
     def _read(self, work: Work[T]) -> T:
@@ -123,7 +129,7 @@ class Database:
                 )
 
 
-def _connectable(url: str, durable: bool) -> sqlalchemy.Engine:
+def _connectable(url: str | URL, durable: bool) -> sqlalchemy.Engine:
     try:
         engine = sqlalchemy.create_engine(url, pool_size=READERS + 1)
     except (SQLAlchemyError, ModuleNotFoundError) as error:
@@ -142,6 +148,26 @@ def _connectable(url: str, durable: bool) -> sqlalchemy.Engine:
     return engine
 
 
+def _claim(engine: sqlalchemy.Engine) -> Connection | None:
+    """A server's database may be named on two machines: the first has it, for as long as its connection lives."""
+    if engine.dialect.name != "postgresql":
+        return None  # a file lies in a data directory, which is locked
+    connection = engine.connect()
+    connection.detach()
+    try:
+        connection.execute(
+            text(f"SET lock_timeout = '{CLAIM_SECONDS}s'")
+        )  # a predecessor may be about to end
+        connection.execute(select(func.pg_advisory_lock(CLAIM)))
+        connection.commit()
+    except OperationalError as error:
+        connection.close()
+        raise LockedError(
+            f"another engine is using the database {_shown(engine.url)}; stop it, or give this one its own"
+        ) from error
+    return connection
+
+
 def _storage_error(error: Exception) -> Exception:
     if isinstance(error, SQLAlchemyError):
         return StorageError(f"nothing was changed, because the database refused it: {_reason(error)}")
@@ -154,9 +180,9 @@ def _reason(error: SQLAlchemyError) -> str:
     return str(getattr(error, "orig", None) or error)
 
 
-def _shown(url: str) -> str:
+def _shown(url: str | URL) -> str:
     """Without a password."""
     try:
         return sqlalchemy.make_url(url).render_as_string(hide_password=True)
     except SQLAlchemyError:
-        return url
+        return str(url)

@@ -46,18 +46,18 @@ def verify(folder: Path) -> dict[str, int]:
     """The folder's files and their sizes, if each is as it was written."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
-        files: dict[str, dict[str, object]] = manifest["files"]
+        files = {name: (int(entry["size"]), entry["sha256"]) for name, entry in manifest["files"].items()}
     except FileNotFoundError as error:
         raise DamagedError(f"{folder.name} is gone or incomplete: it has no manifest") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedError(f"the manifest of {folder.name} cannot be read: {error}") from error
-    for name, entry in files.items():
+    for name, (size, digest) in files.items():
         path = folder / name
         if not path.is_file():
             raise DamagedError(f"{folder.name} is damaged: {name} is missing")
-        if path.stat().st_size != entry["size"] or _digest(path) != entry["sha256"]:
+        if path.stat().st_size != size or _digest(path) != digest:
             raise DamagedError(f"{folder.name} is damaged: {name} is not what was written")
-    return {name: int(str(entry["size"])) for name, entry in files.items()}
+    return {name: size for name, (size, _) in files.items()}
 
 
 def folder_size(folder: Path) -> int:
