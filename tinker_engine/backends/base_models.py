@@ -1,7 +1,7 @@
 """A frozen base model in memory, with the one sampler that serves all its clients."""
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tinker_engine.model.decoder import Decoder
@@ -12,11 +12,17 @@ from tinker_engine.sampling.sampler import Sampler
 from tinker_engine.store.folders import verify
 
 
-@dataclass(frozen=True)
 class BaseModel:
-    name: str
-    decoder: Decoder
-    sampler: Sampler
+    def __init__(self, name: str, folder: Path):
+        loaded = load_model(str(folder))
+        self.name = name
+        self.decoder = Decoder(loaded.spec, loaded.weights)
+        self._new_sampler = partial(Sampler, self.decoder, loaded.tokenizer, loaded.eos_token_ids)
+        self.sampler = self._new_sampler()
+
+    def replace_sampler(self) -> None:
+        """For one that failed in the middle of a step: nobody knows what its cache holds."""
+        self.sampler = self._new_sampler()
 
 
 class BaseModels:
@@ -30,10 +36,7 @@ class BaseModels:
 
     def find(self, name: str, folder: Path) -> BaseModel:
         if name not in self._models:
-            loaded = load_model(str(folder))
-            decoder = Decoder(loaded.spec, loaded.weights)
-            sampler = Sampler(decoder, loaded.tokenizer, loaded.eos_token_ids)
-            self._models[name] = BaseModel(name, decoder, sampler)
+            self._models[name] = BaseModel(name, folder)
         return self._models[name]
 
 

@@ -143,6 +143,13 @@ class Progress:
 
 
 @dataclass(frozen=True)
+class Closed:
+    """A run that could not be opened, or not yet."""
+
+    run: str
+
+
+@dataclass(frozen=True)
 class Saved:
     """The run as it was after `position` is in `folder`."""
 
@@ -168,7 +175,7 @@ class Stopped:
     pass
 
 
-FromWorker = Hello | Running | Done | Failed | Progress | Saved | Trouble | Stats | Stopped
+FromWorker = Hello | Running | Done | Failed | Progress | Closed | Saved | Trouble | Stats | Stopped
 
 
 def frame(message: ToWorker | FromWorker) -> bytes:

@@ -4,6 +4,7 @@ A sampler works in order of arrival, so only as many samples as it can decode at
 wait here, by client, and clients take turns.
 """
 
+import traceback
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -60,13 +61,25 @@ class SampleJobs:
         self._admit()
         for base in self._models:
             if not base.sampler.idle:
-                base.sampler.step()
+                self._step(base)
         for op, job in list(self._active.items()):
             if job.seen is not None:
                 self._report(job, job.seen)
             if job.ticket is not None and job.ticket.done:
                 del self._active[op]
                 self._answer(job)
+
+    def _step(self, base: BaseModel) -> None:
+        """The boundary for what a request cannot be blamed for, such as memory: all that shared the step fail."""
+        try:
+            base.sampler.step()
+        except Exception as error:
+            trace = traceback.format_exc()
+            base.replace_sampler()
+            for op, job in list(self._active.items()):
+                if job.base is base:
+                    del self._active[op]
+                    self._send(Failed(op, f"{type(error).__name__}: {error}", "server", trace))
 
     def stats(self) -> dict[str, float]:
         samplers = [base.sampler for base in self._models]
@@ -83,15 +96,15 @@ class SampleJobs:
 
     def _admit(self) -> None:
         """In turns over clients, until the samplers have all they can decode at once."""
-        while self._waiting:
-            client, jobs = next(iter(self._waiting.items()))
-            if jobs[0].base.sampler.load >= MOST_ROWS:
-                return
-            job = jobs.popleft()
-            self._waiting.move_to_end(client)
-            if not jobs:
-                del self._waiting[client]
-            self._start(job)
+        while ready := [client for client, jobs in self._waiting.items() if _has_room(jobs[0])]:
+            for client in ready:
+                jobs = self._waiting[client]
+                if _has_room(jobs[0]):
+                    job = jobs.popleft()
+                    self._waiting.move_to_end(client)
+                    if not jobs:
+                        del self._waiting[client]
+                    self._start(job)
 
     def _start(self, job: _Job) -> None:
         try:
@@ -138,3 +151,7 @@ class SampleJobs:
     def _fail(self, job: _Job, error: EngineError) -> None:
         category = "user" if isinstance(error, InputError) else "server"
         self._send(Failed(job.message.op, str(error), category))
+
+
+def _has_room(job: _Job) -> bool:
+    return job.base.sampler.load < MOST_ROWS

@@ -23,6 +23,7 @@ from tinker_engine.backends.live_runs import LiveRun, LiveRuns
 from tinker_engine.backends.messages import (
     SAMPLING,
     Cancel,
+    Closed,
     CloseRun,
     Done,
     Failed,
@@ -119,6 +120,7 @@ class Worker:
             return
         except Exception as error:  # the boundary, as in _guarded
             self._broken[message.run] = error
+            self._channel.send(Closed(message.run))
             return
         self._runs.get(message.run).time = min((run.time for run in self._runs if run.busy), default=0.0)
 

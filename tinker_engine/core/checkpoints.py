@@ -11,7 +11,7 @@ from pathlib import Path
 from tinker_engine.core import journal
 from tinker_engine.core.records import Checkpoint
 from tinker_engine.errors import InputError, NotFoundError
-from tinker_engine.store.database import Database
+from tinker_engine.store.database import Database, Work
 from tinker_engine.store.folders import folder_size, remove_folder, verify, whole_folder
 
 KINDS = ("weights", "sampler_weights", "external_weights")
@@ -73,8 +73,13 @@ class Checkpoints:
         found.used = time.time()
         return found
 
-    def exists(self, run: str, kind: str, name: str) -> bool:
-        return (run, kind, name) in self._by_name
+    def check_free(self, run: str, kind: str, name: str) -> None:
+        if (run, kind, name) in self._by_name:
+            raise InputError(
+                "path",
+                f"{name!r} is already saved; choose another name, delete it"
+                + (", or save with overwrite=True" if kind == "weights" else ""),
+            )
 
     def find(self, path: str, owner: str, field: str = "path") -> Checkpoint:
         """The checkpoint at a tinker:// path, if this owner may read it."""
@@ -131,11 +136,11 @@ class Checkpoints:
         await self._database.write(journal.store(replace(checkpoint, public=public)))
         checkpoint.public = public
 
-    async def copy(self, source: Checkpoint, copied: Checkpoint) -> None:
-        """An independent copy under another run and owner."""
+    async def copy(self, source: Checkpoint, copied: Checkpoint, also: Work[None]) -> None:
+        """An independent copy under another run and owner; `also` is written with it."""
         await asyncio.to_thread(_copy_folder, self.folder(source.id), self.folder(copied.id))
         copied.size = folder_size(self.folder(copied.id))
-        await self._database.write(self.adding(copied))
+        await self._database.write(journal.together(also, self.adding(copied)))
         self.added(copied)
 
     def expired(self) -> list[Checkpoint]:

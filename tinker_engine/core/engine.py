@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tinker_engine.backends.messages import (
+    Closed,
     Done,
     Failed,
     Forget,
@@ -151,6 +152,8 @@ class Engine:
                 self.sampling.on_progress(message)
             case Running():
                 self._running = message.op
+            case Closed():
+                self.training.on_closed(message)
             case Saved():
                 self.training.on_saved(message)
             case Stats():
@@ -185,7 +188,11 @@ class Engine:
             self.training.fail_all(f"the compute process cannot be started ({reason}); see the engine's log")
             self.sampling.fail_all(f"the compute process cannot be started ({reason}); see the engine's log")
             await asyncio.sleep(min(60.0, 2.0**self._false_starts))
-        await self.compute.start()
+        try:
+            await self.compute.start()
+        except OSError as error:  # no memory for another process, say
+            self._on_end(f"it could not be started: {error}")
+            return
         self.sampling.send_all_again()
         self.training.pump_all()
 
@@ -323,14 +330,11 @@ class Engine:
                 if sampler_id in self.sampling.samplers:
                     raise InputError("sampling_session_seq_id", f"{sampler} is taken; use the next number")
                 return fixed | {"kind": EPHEMERAL, "name": sampler_id, "sampler": sampler_id}
-            if not overwrite and self.checkpoints.exists(run.id, checkpoint_kind, check_name(name)):
-                raise InputError(
-                    "path",
-                    f"{name!r} is already saved; choose another name, delete it"
-                    + (", or save with overwrite=True" if checkpoint_kind == "weights" else ""),
-                )
+            if not overwrite:
+                self.checkpoints.check_free(run.id, checkpoint_kind, check_name(name))
             return fixed | {
                 "name": check_name(name),
+                "overwrite": overwrite,
                 "expires": expiry(ttl_seconds),
                 "user_metadata": user_metadata,
             }
@@ -441,9 +445,8 @@ class Engine:
             public=False,
         )
         copied.ref = f"checkpoints/{copied.id}"
-        await self.database.write(journal.add(run))
+        await self.checkpoints.copy(source, copied, journal.add(run))
         self.training.add(run)
-        await self.checkpoints.copy(source, copied)
         return copied
 
     # --- housekeeping --------------------------------------------------------------------------------

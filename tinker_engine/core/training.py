@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tinker_engine.backends.messages import CloseRun, Done, Failed, OpenRun, Saved, ToWorker, Train
+from tinker_engine.backends.messages import Closed, CloseRun, Done, Failed, OpenRun, Saved, ToWorker, Train
 from tinker_engine.core import journal
 from tinker_engine.core.checkpoints import EPHEMERAL, Checkpoints
 from tinker_engine.core.futures import Futures
 from tinker_engine.core.records import Checkpoint, Op, Run, Sampler
-from tinker_engine.errors import DamagedError, NotFoundError, StorageError
+from tinker_engine.errors import DamagedError, InputError, NotFoundError, StorageError
 from tinker_engine.store.database import Database
 from tinker_engine.store.folders import remove_folder
 
@@ -134,6 +134,10 @@ class Training:
         self._pump(line)
         return True
 
+    def on_closed(self, message: Closed) -> None:
+        """The worker could not open it. What was sent is answered with the reason; the next request tries again."""
+        self._lines[message.run].opened = False
+
     def on_saved(self, message: Saved) -> None:
         run = self.runs.get(message.run)
         if run is None or message.position <= run.saved_position:
@@ -210,7 +214,7 @@ class Training:
             line.queue.popleft()
             try:
                 message = self._message(line.run, op, op.body or b"")
-            except (NotFoundError, DamagedError) as error:
+            except (NotFoundError, DamagedError, InputError) as error:
                 self._futures.fail(op, str(error), "user")
                 continue
             line.sent[op.request_id] = op
@@ -247,6 +251,8 @@ class Training:
     def _message(self, run: Run, op: Op, body: bytes, *, replay: bool = False) -> Train:
         options = op.options
         source = None
+        if op.kind in SAVES and not options.get("overwrite", False):
+            self._checkpoints.check_free(run.id, options["kind"], options["name"])
         if op.kind == "load_weights":
             source = self._checkpoints.folder(self._checkpoints.find(options["path"], op.owner).id)
         assert op.kind not in ("sample", "unload"), "these never reach a run's worker"

@@ -176,13 +176,16 @@ def test_another_s_request_cannot_be_cancelled(bob, alice, things):
     assert alice.result(accepted).headers["content-type"] == "application/x-protobuf"
 
 
-def test_a_link_opens_one_s_own_files_only(bob, alice, things):
+def test_a_link_opens_the_files_of_one_checkpoint_and_nothing_else(bob, alice, things):
     urls = alice.get(
         f"/training_runs/{things.run}/checkpoints/external_weights/secret/external_weights_urls"
     ).ok()["urls"]
-    path = urls["adapter_model.safetensors"].removeprefix(alice.url).partition("?")[0]
-    assert alice.call("GET", path).status == 200
-    assert bob.call("GET", path).status in (401, 403, 404)
+    path, _, token = urls["adapter_model.safetensors"].removeprefix(alice.url).partition("?")
+    assert bob.call("GET", f"{path}?{token}").status == 200, "whoever has the link"
+    for nobody in ("", "?token=", "?token=eyJ.eyJ.x", f"?{token[:-2]}xx"):
+        assert alice.call("GET", f"{path}{nobody}").status == 401
+    assert alice.call("GET", f"/files/another/adapter_model.safetensors?{token}").status == 401
+    assert Raw(alice.url, token.removeprefix("token=")).get("/training_runs").status == 401, "it is no key"
     folder, _, _ = path.rpartition("/")
     for odd in (
         "..%2fmanifest.json",
@@ -193,7 +196,7 @@ def test_a_link_opens_one_s_own_files_only(bob, alice, things):
         "../../engine.db",
         "..%2f..%2fengine.db",
     ):
-        answer = alice.call("GET", f"{folder}/{odd}")
+        answer = alice.call("GET", f"{folder}/{odd}?{token}")
         assert answer.status in (400, 404), odd
         assert answer.error
 

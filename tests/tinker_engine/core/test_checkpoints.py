@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy import Connection
 
 from tests.tinker_engine.core.support import LORA
 from tinker_engine.core.checkpoints import (
@@ -212,10 +213,14 @@ def test_of_unnamed_snapshots_the_least_recently_used_go_first(shelf):
     assert surplus(39) == ["e1"]
 
 
+def nothing(_: Connection) -> None:
+    """Nothing else is written with it."""
+
+
 def test_a_copy_is_whole_and_lives_on_without_its_source(shelf):
     source = shelf.put("c1")
     copied = replace(source, id="c2", run_id="you:train:0", owner="you", ref="checkpoints/c2")
-    asyncio.run(shelf.checkpoints.copy(source, copied))
+    asyncio.run(shelf.checkpoints.copy(source, copied, nothing))
     asyncio.run(shelf.checkpoints.remove([source]))
     assert verify(shelf.checkpoints.folder("c2")) == {"weights": 2}
     assert shelf.checkpoints.find(copied.tinker_path, "you").size > 0
@@ -225,5 +230,5 @@ def test_a_damaged_checkpoint_is_not_copied(shelf):
     source = shelf.put("c1")
     (shelf.checkpoints.folder("c1") / "weights").write_text("xx")
     with pytest.raises(DamagedError):
-        asyncio.run(shelf.checkpoints.copy(source, replace(source, id="c2", run_id="r")))
+        asyncio.run(shelf.checkpoints.copy(source, replace(source, id="c2", run_id="r"), nothing))
     assert not shelf.checkpoints.folder("c2").exists()

@@ -330,7 +330,7 @@ def test_old_answers_go_unless_a_replay_needs_them(database):
                 and None
             )
         ).result(30)
-    assert database.submit(journal.drop_old_ops(5.0)).result(30) == ["1"]
+    assert database.submit(journal.drop_old_ops(5.0, 5.0)).result(30) == ["1"]
     left = sorted(request_id for _, request_id in database.read_now(journal.request_ids))
     assert left == ["run:2", "run:3", "sampler:5"]
 
