@@ -2,7 +2,7 @@
 
     python -m benchmarks.server [calls|occupancy|smollm2]...    writes benchmarks/results/server.json
 
-calls      round trip of an optim_step and of a one-token sample through the SDK, against the same SDK with a server
+calls      round trip of an optim_step and of a one-token sample, through the SDK and with plain HTTP, against a server
            that answers at once (`null_server`) and the library's own time for the work. The rest is the engine's.
 occupancy  64 requests for one sample each, sent together: how many of them a decode step advances.
 smollm2    a batch of 32 sampled and trained through HTTP, against the library in this process, in turns.
@@ -12,6 +12,7 @@ The library and the engine never compute at the same time: two processes that sh
 
 import argparse
 import asyncio
+import http.client
 import json
 import statistics
 import subprocess
@@ -24,6 +25,7 @@ from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 import tinker
@@ -46,6 +48,7 @@ from tinker_engine.training.trainer import Trainer
 from tinker_engine.training.types import AdamParams, Datum
 
 RANK = 32
+SMALLEST = 1  # rank of the adapter whose steps are timed: as little work as there can be
 CALLS, ROUNDS = 60, 5
 SMOLLM2 = "HuggingFaceTB/SmolLM2-135M-Instruct"
 PROMPT = list(range(10, 42))
@@ -84,30 +87,56 @@ def main() -> None:
 
 def calls() -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder, engine(Path(folder)) as served, null_server() as null:
-        ours, theirs = (Client(*address) for address in (served, null))
+        clients = {
+            "sdk_engine": Sdk(*served),
+            "sdk_answers_at_once": Sdk(*null),
+            "plain_engine": Plain(*served),
+            "plain_answers_at_once": Plain(*null),
+        }
         work = library_work()
-        rounds: dict[str, dict[str, list[float]]] = {"optim_step": {}, "sample": {}}
+        times: dict[str, dict[str, list[float]]] = {kind: {} for kind in work}
         for _ in range(ROUNDS):
-            for kind, columns in rounds.items():
-                columns.setdefault("engine", []).append(median_ms(getattr(ours, kind)))
-                columns.setdefault("answers_at_once", []).append(median_ms(getattr(theirs, kind)))
+            for kind, columns in times.items():
                 columns.setdefault("library", []).append(median_ms(work[kind]))
-    figures: dict[str, Any] = {}
-    for kind, columns in rounds.items():
-        figures[kind] = {name: round(statistics.median(values), 3) for name, values in columns.items()}
-        per_round = zip(*(columns[name] for name in ("engine", "answers_at_once", "library")), strict=True)
-        adds = [engine_ms - at_once - library for engine_ms, at_once, library in per_round]
-        figures[kind]["engine_adds"] = round(statistics.median(adds), 3)
-        figures[kind]["engine_adds_by_round"] = [round(value, 3) for value in adds]
-    figures["unit"] = "ms, median of the rounds' medians"
+                for name, client in clients.items():
+                    counted = compute_ms(served[0]) if name == "plain_engine" else 0.0
+                    columns.setdefault(name, []).append(median_ms(getattr(client, kind)))
+                    if name == "plain_engine":
+                        spent = (compute_ms(served[0]) - counted) / CALLS
+                        columns.setdefault("compute", []).append(spent)
+    figures: dict[str, Any] = {kind: _breakdown(columns) for kind, columns in times.items()}
+    figures["unit"] = f"ms, median of {ROUNDS} rounds' medians of {CALLS} calls"
+    figures["columns"] = {
+        "library": "the work alone, in this process, again and again",
+        "compute": "the work as the compute process counted it, in the rhythm of plain requests (a mean)",
+        "engine_adds": "plain_engine - plain_answers_at_once - compute: journal, queues, messages between processes",
+    }
     figures["parts_of_engine_adds"] = inside()
     return figures
 
 
-class Client:
+def compute_ms(url: str) -> float:
+    """What the compute process has worked so far; it reports a moment after it falls idle."""
+    time.sleep(0.3)
+    now = counters(url)
+    return 1000 * (now["training_seconds_total"] + now["sampling_seconds_total"])
+
+
+def _breakdown(columns: dict[str, list[float]]) -> dict[str, Any]:
+    names = ("plain_engine", "plain_answers_at_once", "compute")
+    per_round = zip(*(columns[name] for name in names), strict=True)
+    adds = [total - at_once - compute for total, at_once, compute in per_round]
+    figures: dict[str, Any] = {name: round(statistics.median(v), 3) for name, v in columns.items()}
+    return figures | {
+        "engine_adds": round(statistics.median(adds), 3),
+        "engine_adds_by_round": [round(value, 3) for value in adds],
+    }
+
+
+class Sdk:
     def __init__(self, url: str, key: str):
         service = tinker.ServiceClient(base_url=url, api_key=key)
-        self._training = service.create_lora_training_client(tiny.NAME, rank=RANK)
+        self._training = service.create_lora_training_client(tiny.NAME, rank=SMALLEST)
         self._sampling = service.create_sampling_client(base_model=tiny.NAME)
         self._prompt = types.ModelInput.from_ints(PROMPT)
 
@@ -118,10 +147,59 @@ class Client:
         self._sampling.sample(self._prompt, 1, types.SamplingParams(max_tokens=1)).result()
 
 
+class Plain:
+    """The same two requests per call, with nothing around them."""
+
+    def __init__(self, url: str, key: str):
+        self._connection = http.client.HTTPConnection(urlsplit(url).netloc)
+        self._headers = {"x-api-key": key, "content-type": "application/json"}
+        session = self._json("create_session", {})["session_id"]
+        created = {
+            "session_id": session,
+            "model_seq_id": 0,
+            "base_model": tiny.NAME,
+            "lora_config": {"rank": SMALLEST},
+        }
+        self._model = json.loads(self._call("create_model", created))["model_id"]
+        sampler = {"session_id": session, "sampling_session_seq_id": 0, "base_model": tiny.NAME}
+        self._sampler = self._json("create_sampling_session", sampler)["sampling_session_id"]
+        self._seq = 0
+
+    def optim_step(self) -> None:
+        self._seq += 1
+        params = {"learning_rate": 1e-9}
+        self._call("optim_step", {"model_id": self._model, "seq_id": self._seq, "adam_params": params})
+
+    def sample(self) -> None:
+        self._seq += 1
+        self._call(
+            "asample",
+            {
+                "sampling_session_id": self._sampler,
+                "seq_id": self._seq,
+                "prompt": {"chunks": [{"tokens": PROMPT}]},
+                "sampling_params": {"max_tokens": 1},
+            },
+        )
+
+    def _call(self, name: str, content: Any) -> bytes:
+        return self._post("retrieve_future", {"request_id": self._json(name, content)["request_id"]})
+
+    def _json(self, name: str, content: Any) -> Any:
+        return json.loads(self._post(name, content))
+
+    def _post(self, name: str, content: Any) -> bytes:
+        self._connection.request("POST", f"/api/v1/{name}", json.dumps(content), self._headers)
+        answer = self._connection.getresponse()
+        body = answer.read()
+        assert answer.status == 200, body
+        return body
+
+
 def library_work() -> dict[str, Callable[[], object]]:
     decoder, sampler = library(None)
     trainer = Trainer(decoder)
-    run = trainer.create_run(LoraSpec(RANK, 0))
+    run = trainer.create_run(LoraSpec(SMALLEST, 0))
     params = AdamParams(learning_rate=1e-9)
     request = SampleRequest(PROMPT, SamplingParams(max_tokens=1))
     return {
@@ -140,7 +218,7 @@ def inside() -> dict[str, float]:
     return {
         "journal_accept": commits["accept"],
         "journal_answer": commits["answer"],
-        "worker_round_trip_with_work": round_trip,
+        "message_to_the_worker_and_back": round_trip,
     }
 
 
@@ -149,11 +227,11 @@ async def _commit_times(database: Database) -> dict[str, float]:
     for i in range(CALLS * 2):
         op = Op(f"r:{i}", i, "r", "o", "optim_step", "d" * 64, STEP, None, {}, 0.0)
         started = time.perf_counter()
-        await database.write(journal.add_op(op))
+        await database.write(journal.add_op(op), short=True)
         times["accept"].append(time.perf_counter() - started)
         op.status, op.result, op.media_type, op.finished = "done", b"{}", "application/json", 0.0
         started = time.perf_counter()
-        await database.write(journal.finish_op(op))
+        await database.write(journal.finish_op(op), short=True)
         times["answer"].append(time.perf_counter() - started)
     return {name: round(1000 * statistics.median(values), 3) for name, values in times.items()}
 
@@ -168,13 +246,13 @@ async def _worker_times(data: Path) -> float:
         on_end=lambda _: None,
     )
     await compute.start()
-    lora = {"rank": RANK, "seed": 0, "train_attn": True, "train_mlp": True, "train_unembed": True}
+    lora = {"rank": SMALLEST, "seed": 0, "train_attn": True, "train_mlp": True, "train_unembed": True}
     compute.send(OpenRun("r", "c", tiny.NAME, tiny.FOLDER, lora, 1 << 30, None))
     times: list[float] = []
     for i in range(CALLS * 2):
         answered.clear()
         started = time.perf_counter()
-        compute.send(Train(f"r:{i}", "r", "optim_step", i, STEP))
+        compute.send(Train(f"r:{i}", "r", "create", i))
         await answered.wait()
         times.append(time.perf_counter() - started)
     compute.kill()

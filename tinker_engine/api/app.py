@@ -23,6 +23,11 @@ _CHECKPOINT = _RUN + "/checkpoints/{kind}/{name}"
 def create_app(engine: Engine, access: Access, watch: Callable[[int], None]) -> Starlette:
     """`watch`: the engine lives as long as the process with this id, among others."""
     handlers: list[tuple[str, str, Handler]] = [
+        # Routes are tried in order: these four come with every step of every client.
+        ("POST", "/retrieve_future", futures.retrieve_future),
+        ("POST", "/asample", sampling.sample),
+        ("POST", "/forward_backward", training.forward_backward),
+        ("POST", "/optim_step", training.optim_step),
         ("POST", "/client/config", sessions.client_config),
         ("POST", "/client/dynamic_config", sessions.dynamic_config),
         ("POST", "/auth/token", sessions.token(access)),
@@ -38,8 +43,6 @@ def create_app(engine: Engine, access: Access, watch: Callable[[int], None]) -> 
         ("POST", "/create_model", training.create_model),
         ("POST", "/get_info", training.get_info),
         ("POST", "/unload_model", training.unload_model),
-        ("POST", "/forward_backward", training.forward_backward),
-        ("POST", "/optim_step", training.optim_step),
         ("POST", "/save_weights", training.save_weights),
         ("POST", "/load_weights", training.load_weights),
         ("POST", "/save_weights_for_sampler", training.save_weights_for_sampler),
@@ -48,9 +51,7 @@ def create_app(engine: Engine, access: Access, watch: Callable[[int], None]) -> 
         ("POST", "/weights_info", training.weights_info),
         ("POST", "/create_sampling_session", sampling.create_sampling_session),
         ("POST", "/join_sampling_session", sampling.join_sampling_session),
-        ("POST", "/asample", sampling.sample),
         ("GET", "/samplers/{sampler}", sampling.get_sampler),
-        ("POST", "/retrieve_future", futures.retrieve_future),
         ("POST", "/cancel_future", futures.cancel_future),
         ("GET", "/training_runs", runs.list_runs),
         ("GET", _RUN, runs.get_run),

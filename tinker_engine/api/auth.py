@@ -28,9 +28,12 @@ class Access:
             raise AccessError(
                 "no key was sent; set TINKER_API_KEY, or run your command with: tinker-engine run -- COMMAND"
             )
-        owner = self._owner_in_token(credential) if credential.startswith("eyJ") else None
-        owner = owner or self._owners.get(digest(credential))
-        if owner is None:
+        if credential.startswith("eyJ"):
+            owner = self._claims(credential).get("sub")
+            owner = owner if owner in self._owners.values() else None
+        else:
+            owner = self._owners.get(digest(credential))
+        if not isinstance(owner, str):
             raise AccessError("this key is not known here; check TINKER_API_KEY and TINKER_BASE_URL")
         return owner
 
@@ -51,10 +54,6 @@ class Access:
         claims = claims | {"exp": float(int(time.time()) + TOKEN_SECONDS)}
         signed = f"{_encode(json.dumps(header).encode())}.{_encode(json.dumps(claims).encode())}"
         return f"{signed}.{self._signature(signed)}"
-
-    def _owner_in_token(self, token: str) -> str | None:
-        owner = self._claims(token).get("sub")
-        return owner if isinstance(owner, str) and owner in self._owners.values() else None
 
     def _claims(self, token: str) -> dict[str, object]:
         signed, _, signature = token.rpartition(".")

@@ -21,7 +21,10 @@ class Channel:
     @property
     def ready(self) -> bool:
         """Whether something has come in."""
-        return bool(self._poll.poll(0))
+        return self.ready_within(0)
+
+    def ready_within(self, seconds: float) -> bool:
+        return bool(self._poll.poll(1000 * seconds))
 
     def send(self, message: FromWorker) -> None:
         with self._sending:

@@ -46,7 +46,7 @@ from tinker_engine.training.memory import SHARE_OF_FREE
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
 RUN_SHARE, SNAPSHOT_SHARE = 0.2, 0.1  # of free memory
-STATS_SECONDS = 1.0
+STATS_SECONDS, STATS_PAUSE = 1.0, 0.05  # while there is work, and after it: not between two requests
 
 
 class Worker:
@@ -64,17 +64,20 @@ class Worker:
         self._announced = ""
         self._current: LiveRun | None = None  # being trained; its piece began at _began
         self._began = 0.0
-        self._trained_seconds = self._sampled_seconds = 0.0
+        self._trained_seconds = self._sampled_seconds = 0.0  # as fairness counts them
+        self._spent = {"training_seconds": 0.0, "sampling_seconds": 0.0}
         self._trained_tokens = self._train_ops = 0
         self._last_stats = 0.0
+        self._stats_due = True  # something has happened since the last report
         self.stopped = False
         channel.send(Hello(os.getpid(), int(free * SHARE_OF_FREE)))
 
     def step(self) -> None:
         idle = not (self._inbox or self._training or self._samples.busy)
-        if idle:
+        if idle and self._stats_due and not self._channel.ready_within(STATS_PAUSE):
             self._report_stats()
         self._receive(wait=idle)
+        self._stats_due = True
         while self._inbox:
             self._handle(self._inbox.popleft())
         self._level()
@@ -185,6 +188,7 @@ class Worker:
         self._current.time += seconds
         self._current.unsaved_seconds += seconds
         self._trained_seconds += seconds
+        self._spent["training_seconds"] += seconds
         self._began = now
 
     def _pause(self) -> None:
@@ -218,7 +222,9 @@ class Worker:
         self._announce(SAMPLING)
         began = time.perf_counter()
         self._samples.step()
-        self._sampled_seconds += time.perf_counter() - began
+        seconds = time.perf_counter() - began
+        self._sampled_seconds += seconds
+        self._spent["sampling_seconds"] += seconds
 
     def _announce(self, op: str) -> None:
         if op != self._announced:
@@ -255,11 +261,11 @@ class Worker:
 
     def _report_stats(self) -> None:
         self._last_stats = time.monotonic()
+        self._stats_due = False
         values = self._samples.stats() | {
             "trained_tokens": self._trained_tokens,
             "training_operations": self._train_ops,
-            "training_seconds": self._trained_seconds,
-            "sampling_seconds": self._sampled_seconds,
+            **self._spent,
             "runs": sum(1 for _ in self._runs),
             "runs_in_memory": self._runs.in_memory,
         }

@@ -108,7 +108,7 @@ class Futures:
         self._open[request_id] = op
         self._count(op, 1)
         try:
-            await self._database.write(self._journal(op, also))
+            await self._database.write(self._journal(op, also), short=op.body_ref is None)
         except StorageError:
             self._forget(op)
             op.journalled.cancel()
@@ -199,7 +199,7 @@ class Futures:
             if also is None
             else journal.together(also, journal.finish_op(recorded))
         )
-        future = self._database.submit(work)
+        future = self._database.submit(work, short=True)
         future.add_done_callback(
             lambda done: loop.call_soon_threadsafe(
                 self._settled, op, status, done.exception(), also is not None, then

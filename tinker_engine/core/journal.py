@@ -8,7 +8,7 @@ import json
 from dataclasses import asdict
 from typing import Any, TypeVar, cast
 
-from sqlalchemy import Connection, Row, Select, Table, delete, func, insert, select, update
+from sqlalchemy import Connection, Row, Select, Table, bindparam, delete, func, insert, select, update
 
 from tinker_engine.core.records import Checkpoint, Op, Run, Sampler, Session, op_from_row
 from tinker_engine.store import schema
@@ -18,6 +18,22 @@ _JSON = ("details", "lora", "user_metadata")
 REPLAYED = ("forward_backward", "optim_step", "load_weights")
 
 RecordT = TypeVar("RecordT", Session, Run, Sampler, Checkpoint)
+
+
+# Built once: these two are on the path of every request.
+_ADD_OP = insert(schema.ops)
+_FINISH_OP = (
+    update(schema.ops)
+    .where(schema.ops.c.request_id == bindparam("id"), schema.ops.c.status == "accepted")
+    .values(
+        status=bindparam("new_status"),
+        result=bindparam("result"),
+        media_type=bindparam("media_type"),
+        category=bindparam("category"),
+        finished=bindparam("finished"),
+    )
+)
+_FINISH_SAMPLE = _FINISH_OP.values(body=None)  # which no replay ever needs
 
 
 # --- requests --------------------------------------------------------------------------------------------
@@ -38,24 +54,21 @@ def add_op(op: Op) -> Work[None]:
         "attempts": op.attempts,
         "accepted": op.accepted,
     }
-    return lambda connection: _run(connection, insert(schema.ops), values)
+    return lambda connection: _run(connection, _ADD_OP, values)
 
 
 def finish_op(op: Op) -> Work[None]:
     """Record an answer, once: a second one for the same request changes nothing."""
-    statement = update(schema.ops).where(
-        schema.ops.c.request_id == op.request_id, schema.ops.c.status == "accepted"
-    )
     values = {
-        "status": op.status,
+        "id": op.request_id,
+        "new_status": op.status,
         "result": op.result,
         "media_type": op.media_type,
         "category": op.category,
         "finished": op.finished,
     }
-    if op.kind == "sample":  # no replay ever needs it
-        values["body"] = None
-    return lambda connection: _run(connection, statement.values(values))
+    statement = _FINISH_SAMPLE if op.kind == "sample" else _FINISH_OP
+    return lambda connection: _run(connection, statement, values)
 
 
 def count_attempts(ops: list[Op]) -> Work[None]:

@@ -105,7 +105,7 @@ def _part(
 ) -> tuple[Tensor, Tensor]:
     """[B, H, Q, E] × [B, H, K, E] → output and log-sum-exp [B, H, Q]."""
     if q.device.type == "cpu":
-        with parallel():
+        with parallel(2 * q.numel() * k.shape[-2]):
             return _flash(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
     # Written out for devices whose fused kernels give no log-sum-exp through a common interface.
     scores = (q @ k.transpose(-1, -2)).float() * scale

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from tinker_engine.model.threads import parallel
+from tinker_engine.model.threads import parallel, parallel_product
 
 
 class FrozenLinear:
@@ -27,7 +27,7 @@ class FrozenLinear:
         self._packed = _pack(weight_NK)
 
     def __call__(self, x_TK: Tensor) -> Tensor:
-        with parallel():
+        with parallel_product(len(x_TK), self.weight_NK.numel()):
             if self._packed is None:
                 return F.linear(x_TK, self.weight_NK, self.bias_N)
             return torch.ops.mkldnn._linear_pointwise(x_TK, self._packed, self.bias_N, "none", [], "")

@@ -49,3 +49,16 @@ _WORTH_SHARING = 1_000_000  # multiplications, some ten microseconds: as long as
 def parallel(multiplications: int = _WORTH_SHARING) -> AbstractContextManager[None]:
     """All threads for this block, within a serial section or not, if it is that much work."""
     return _PARALLEL if multiplications >= _WORTH_SHARING else _UNCHANGED
+
+
+_LARGE_WEIGHT = 500_000  # elements: no core's cache holds it, so reading it is the work, whatever the rows
+_LARGE_PRODUCT = 8_000_000  # multiplications with a weight that a core's cache holds
+
+
+def parallel_product(rows: int, weight: int) -> AbstractContextManager[None]:
+    """All threads for a product of so many rows with a weight of so many elements, if it is large.
+
+    On a machine whose other cores are busy, with the client for one, a shared product waits for its slowest part:
+    what takes a fraction of a millisecond alone is left alone.
+    """
+    return _PARALLEL if weight >= _LARGE_WEIGHT or rows * weight >= _LARGE_PRODUCT else _UNCHANGED

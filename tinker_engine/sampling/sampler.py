@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from tinker_engine.sampling.scheduler import MOST_ROWS, Prefill, Scheduler, by_p
 from tinker_engine.sampling.types import SampleRequest, SampleResult
 
 CACHE_SHARE = 0.25  # of free memory
+SHORT_PREFILL = 64  # tokens that are computed like the rows of a decode step
 PREFILL_TOKENS = 2048  # of one step, so that rows in progress never wait long
 LOGIT_ELEMENTS = 16 * 1024 * 1024  # held at a time
 
@@ -118,13 +120,14 @@ class Sampler:
             end += length
         self.prompt_tokens += end
         device = self.decoder.device
-        hidden_TD = self.decoder.hidden(
-            torch.cat(tokens).to(device),
-            torch.cat(positions).to(device),
-            max(part.done + part.rows.stop - part.rows.start for part in parts),
-            PrefillAttention(parts, self.decoder.spec.head_dim),
-            LoraBatch.runs([(prefill.prefix.adapter, length) for prefill, length in chunks]),
-        )
+        with serial() if end <= SHORT_PREFILL else nullcontext():
+            hidden_TD = self.decoder.hidden(
+                torch.cat(tokens).to(device),
+                torch.cat(positions).to(device),
+                max(part.done + part.rows.stop - part.rows.start for part in parts),
+                PrefillAttention(parts, self.decoder.spec.head_dim),
+                LoraBatch.runs([(prefill.prefix.adapter, length) for prefill, length in chunks]),
+            )
         finished: list[tuple[Prefill, Tensor]] = []
         for (prefill, length), part in zip(chunks, parts, strict=True):
             self._score(prefill, hidden_TD[part.rows])

@@ -2,7 +2,8 @@
 
 SQLite commits in 0.01 ms when only the process may die (`durable=False`: kill -9 loses nothing, a power cut may
 lose the last commits) and in some milliseconds when each commit is synced to disk (`durable=True`). Sharing one
-commit among all that arrived in the meantime makes the second affordable.
+commit among all that arrived in the meantime makes the second affordable; the first is so short that handing it to
+the writer's thread would cost more than doing it.
 """
 
 import asyncio
@@ -34,6 +35,13 @@ class _Write:
     done: "Future[Any]"
 
 
+@dataclass
+class _Outcome:
+    done: "Future[Any]"
+    result: Any
+    error: Exception | None = None
+
+
 class Database:
     def __init__(self, url: str | URL, *, durable: bool):
         """`url` as SQLAlchemy writes it: `sqlite:///path` or `postgresql+psycopg://user@host/name`."""
@@ -44,20 +52,33 @@ class Database:
             self._check_version()
         except SQLAlchemyError as error:
             raise StorageError(f"the database {_shown(url)} cannot be used: {_reason(error)}") from error
+        self._short_commits = self._engine.dialect.name == "sqlite" and not durable
+        self._connection = self._engine.connect()
+        self._committing = threading.Lock()
+        self._counting = threading.Lock()
+        self._unwritten = 0  # writes in the queue or with the writer
         self._waiting: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="database-reader")
         self._writer = threading.Thread(target=self._write_forever, name="database-writer", daemon=True)
         self._writer.start()
 
-    def submit(self, work: Work[T]) -> "Future[T]":
-        """Run `work` in a transaction, in order of submission; the future is done once it is committed."""
+    def submit(self, work: Work[T], *, short: bool = False) -> "Future[T]":
+        """Run `work` in a transaction, in order of submission; the future is done once it is committed.
+
+        `short` work may be done on the spot.
+        """
         done: Future[T] = Future()
         done.set_running_or_notify_cancel()  # who waits may give up; what was submitted is written all the same
-        self._waiting.put(_Write(work, done))
+        write = _Write(work, done)
+        if short and self._short_commits and self._write_here(write):
+            return done
+        self._count(1)
+        self._waiting.put(write)
         return done
 
-    async def write(self, work: Work[T]) -> T:
-        return await asyncio.wrap_future(self.submit(work))
+    async def write(self, work: Work[T], *, short: bool = False) -> T:
+        done = self.submit(work, short=short)
+        return done.result() if done.done() else await asyncio.wrap_future(done)
 
     async def read(self, work: Work[T]) -> T:
         return await asyncio.wrap_future(self._readers.submit(self._read, work))
@@ -71,6 +92,7 @@ class Database:
         self._waiting.put(None)
         self._writer.join()
         self._readers.shutdown()
+        self._connection.close()
         if self._claim is not None:
             self._claim.close()
         self._engine.dispose()
@@ -82,13 +104,28 @@ class Database:
         except SQLAlchemyError as error:
             raise StorageError(f"the database cannot be read: {_reason(error)}") from error
 
+    def _write_here(self, write: _Write) -> bool:
+        """Whether it was: not if another write is on its way, which it must not overtake."""
+        if not self._committing.acquire(blocking=False):
+            return False
+        try:
+            if self._unwritten:
+                return False
+            outcomes = self._commit([write])
+        finally:
+            self._committing.release()
+        _deliver(outcomes)
+        return True
+
     def _write_forever(self) -> None:
-        with self._engine.connect() as connection:
-            while (first := self._waiting.get()) is not None:
-                batch, last = self._also_waiting(first)
-                self._commit(connection, batch)
-                if last:
-                    return
+        while (first := self._waiting.get()) is not None:
+            batch, last = self._also_waiting(first)
+            with self._committing:
+                outcomes = self._commit(batch)
+                self._count(-len(batch))
+            _deliver(outcomes)
+            if last:
+                return
 
     def _also_waiting(self, first: _Write) -> tuple[list[_Write], bool]:
         batch = [first]
@@ -101,21 +138,22 @@ class Database:
                 return batch, True
             batch.append(following)
 
-    def _commit(self, connection: Connection, batch: list[_Write]) -> None:
+    def _count(self, change: int) -> None:
+        with self._counting:
+            self._unwritten += change
+
+    def _commit(self, batch: list[_Write]) -> list[_Outcome]:
         """All in one transaction; if that fails, each in its own, so that one bad write fails alone."""
+        connection = self._connection
         try:
             results = [write.work(connection) for write in batch]
             connection.commit()
         except Exception as error:  # the boundary: whatever it was belongs to whoever waits
             connection.rollback()
             if len(batch) > 1:
-                for write in batch:
-                    self._commit(connection, [write])
-            else:
-                batch[0].done.set_exception(_storage_error(error))
-            return
-        for write, result in zip(batch, results, strict=True):
-            write.done.set_result(result)
+                return [outcome for write in batch for outcome in self._commit([write])]
+            return [_Outcome(batch[0].done, None, _storage_error(error))]
+        return [_Outcome(write.done, result) for write, result in zip(batch, results, strict=True)]
 
     def _check_version(self) -> None:
         with self._engine.begin() as connection:
@@ -127,6 +165,15 @@ class Database:
                     f"the data directory was written in format {found} and this version reads format "
                     f"{schema.VERSION}; use the version that wrote it, or another --data directory"
                 )
+
+
+def _deliver(outcomes: list[_Outcome]) -> None:
+    """Without a lock held: whoever is told may write again."""
+    for outcome in outcomes:
+        if outcome.error is None:
+            outcome.done.set_result(outcome.result)
+        else:
+            outcome.done.set_exception(outcome.error)
 
 
 def _connectable(url: str | URL, durable: bool) -> sqlalchemy.Engine:

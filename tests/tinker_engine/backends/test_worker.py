@@ -124,7 +124,8 @@ def test_what_takes_turns_gives_the_bits_of_what_runs_alone(worker, tmp_path_fac
 # --- messages --------------------------------------------------------------------------------------------
 
 
-def test_a_worker_says_hello_first_and_reports_what_it_did(worker):
+def test_a_worker_says_hello_first_and_reports_what_it_did(worker, monkeypatch):
+    monkeypatch.setattr("tinker_engine.backends.worker.STATS_SECONDS", 0.0)
     assert isinstance(worker.heard[0], Hello)
     worker.send(open_run("r"), forward_backward("r:1", "r", [tokens(50)]), sample("s", "c", 5))
     worker.until(lambda: len(worker.of(Done)) == 2)
