@@ -1,11 +1,12 @@
 """What the server costs: per call, per batch, and on a real model against the library.
 
-    python -m benchmarks.server [calls|occupancy|smollm2]...    writes benchmarks/results/server.json
+    python -m benchmarks.server [PART]...    writes benchmarks/results/server.json
 
 calls      round trip of an optim_step and of a one-token sample, through the SDK and with plain HTTP, against a server
            that answers at once (`null_server`) and the library's own time for the work. The rest is the engine's.
 occupancy  64 requests for one sample each, sent together: how many of them a decode step advances.
-smollm2    a batch of 32 sampled and trained through HTTP, against the library in this process, in turns.
+smollm2_sampling, smollm2_training
+           a batch of 32 through HTTP and the SDK, against the library in this process, in turns.
 
 The library and the engine never compute at the same time: two processes that share the cores would slow each other.
 """
@@ -62,7 +63,8 @@ def main() -> None:
     parts: dict[str, Callable[[], dict[str, Any]]] = {
         "calls": calls,
         "occupancy": occupancy,
-        "smollm2": smollm2,
+        "smollm2_sampling": smollm2_sampling,
+        "smollm2_training": smollm2_training,
     }
     parser.add_argument("parts", nargs="*", choices=[*parts, []], help="default: all")
     chosen = parser.parse_args().parts or list(parts)
@@ -307,51 +309,55 @@ def settled_counters(url: str, before: dict[str, float], tokens: int) -> dict[st
 # --- against the library ----------------------------------------------------------------------------------
 
 
-def smollm2() -> dict[str, Any]:
-    """In turns, so that whatever else the machine does falls on both."""
-    batch, new, length = 32, 64, 128
-    decoder, sampler = library(SMOLLM2)
+BATCH, NEW, LENGTH = 32, 64, 128
+
+
+def smollm2_sampling() -> dict[str, Any]:
+    """In turns, so that whatever else the machine does falls on both; likewise below."""
+    _, sampler = library(SMOLLM2)
+    prompt = np.random.default_rng(0).integers(0, 49152, 64).tolist()
+    request = SampleRequest(prompt, SamplingParams(max_tokens=NEW, stop=[]), num_samples=BATCH)
+    with tempfile.TemporaryDirectory() as folder, engine(Path(folder), SMOLLM2) as (url, key):
+        client = tinker.ServiceClient(base_url=url, api_key=key).create_sampling_client(base_model=SMOLLM2)
+        params = types.SamplingParams(max_tokens=NEW, stop=[])
+
+        def there() -> None:
+            client.sample(types.ModelInput.from_ints(prompt), BATCH, params).result()
+
+        return compare(lambda: sampler.sample([request]), there, BATCH * NEW)
+
+
+def smollm2_training() -> dict[str, Any]:
+    decoder, _ = library(SMOLLM2)
     trainer = Trainer(decoder)
     run = trainer.create_run(LoraSpec(RANK, 0))
-    tokens = np.random.default_rng(0).integers(0, decoder.spec.vocab_size, (batch, length + 1))
-    prompt = tokens[0, :64].tolist()
-    ones = np.ones(length, np.float32)
+    tokens = np.random.default_rng(0).integers(0, decoder.spec.vocab_size, (BATCH, LENGTH + 1))
+    ones = np.ones(LENGTH, np.float32)
     data = [Datum(row[:-1], {"target_tokens": row[1:], "weights": ones}) for row in tokens]
-    request = SampleRequest(prompt, SamplingParams(max_tokens=new, stop=[]), num_samples=batch)
 
-    def train_here() -> None:
+    def here() -> None:
         trainer.forward_backward(run, data, "cross_entropy")
         trainer.optim_step(run, AdamParams(1e-6))
 
     with tempfile.TemporaryDirectory() as folder, engine(Path(folder), SMOLLM2) as (url, key):
         service = tinker.ServiceClient(base_url=url, api_key=key)
-        remote = service.create_lora_training_client(SMOLLM2, rank=RANK)
-        sampling = service.create_sampling_client(base_model=SMOLLM2)
-        params = types.SamplingParams(max_tokens=new, stop=[])
-        sent = [
-            types.Datum(
-                model_input=types.ModelInput.from_ints(row[:-1].tolist()),
-                loss_fn_inputs={
-                    "target_tokens": types.TensorData(data=row[1:].tolist(), dtype="int64"),
-                    "weights": types.TensorData(data=ones.tolist(), dtype="float32"),
-                },
-            )
-            for row in tokens
-        ]
+        client = service.create_lora_training_client(SMOLLM2, rank=RANK)
+        sent = [_datum(row, ones) for row in tokens]
 
-        def train_there() -> None:
-            gradient = remote.forward_backward(sent, "cross_entropy")
-            remote.optim_step(types.AdamParams(learning_rate=1e-6)).result()
+        def there() -> None:
+            gradient = client.forward_backward(sent, "cross_entropy")
+            client.optim_step(types.AdamParams(learning_rate=1e-6)).result()
             gradient.result()
 
-        def sample_there() -> None:
-            sampling.sample(types.ModelInput.from_ints(prompt), batch, params).result()
+        return compare(here, there, BATCH * LENGTH)
 
-        return {
-            "model": SMOLLM2,
-            "sampling": compare(lambda: sampler.sample([request]), sample_there, batch * new),
-            "training": compare(train_here, train_there, batch * length),
-        }
+
+def _datum(tokens: np.ndarray, weights: np.ndarray) -> types.Datum:
+    inputs = {
+        "target_tokens": types.TensorData(data=tokens[1:].tolist(), dtype="int64"),
+        "weights": types.TensorData(data=weights.tolist(), dtype="float32"),
+    }
+    return types.Datum(model_input=types.ModelInput.from_ints(tokens[:-1].tolist()), loss_fn_inputs=inputs)
 
 
 def compare(here: Callable[[], object], there: Callable[[], object], tokens: int) -> dict[str, Any]:
@@ -365,6 +371,8 @@ def compare(here: Callable[[], object], there: Callable[[], object], tokens: int
             times[name].append(time.perf_counter() - started)
     ratios = [a / b for a, b in zip(times["library"], times["server"], strict=True)]
     return {
+        "model": SMOLLM2,
+        "batch": BATCH,
         "tokens": tokens,
         **{f"{name}_tokens_per_second": round(tokens / statistics.median(t), 1) for name, t in times.items()},
         "server_to_library": round(statistics.median(ratios), 3),
