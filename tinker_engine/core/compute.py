@@ -1,6 +1,7 @@
 """The compute process as the api process sees it: started, spoken to, and replaced when it dies."""
 
 import asyncio
+import os
 import pickle
 import signal
 import socket
@@ -61,6 +62,7 @@ class Compute:
                 fileno,
                 pass_fds=[theirs.fileno()],
                 stdin=asyncio.subprocess.DEVNULL,
+                env=_environment(),
             )
         ours.setblocking(False)
         reader, self._writer = await asyncio.open_unix_connection(sock=ours)
@@ -98,6 +100,11 @@ class Compute:
                 self._writer.close()
             self._writer = None
         self._on_end(_describe(await process.wait()))
+
+
+def _environment() -> dict[str, str]:
+    """glibc gives every thread a heap of its own, and each keeps what its largest task once needed."""
+    return {"MALLOC_ARENA_MAX": "2"} | os.environ
 
 
 def _describe(code: int) -> str:
