@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test test-real lint types unit format bench tiny-chat clean
+.PHONY: help demo test test-real lint types unit format bench bench-server conformance tiny-chat clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -25,7 +25,7 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)  ## teach the tiny model a new way of talking with LoRA and print what changed (a minute)
 	@$(BIN)/python -m scripts.demo
 
-test: $(READY)  ## lint, type check and tests (about two minutes)
+test: $(READY)  ## lint, type check and tests (eight minutes)
 	@$(BIN)/python tests/summary.py lint types unit
 
 test-real: $(READY)  ## the tests that need the real SmolLM2-135M-Instruct; pulls it first
@@ -49,6 +49,13 @@ bench: $(READY)  ## measure this machine and the engine on it; writes benchmarks
 	@$(BIN)/python -m benchmarks.engine
 	@$(BIN)/python -m benchmarks.plan
 	@$(BIN)/python -m benchmarks.plot
+
+bench-server: $(READY)  ## what the server costs per call and per batch, and how it bears load (a quarter of an hour)
+	@$(BIN)/python -m benchmarks.server
+	@$(BIN)/python -m benchmarks.load
+
+conformance: $(READY)  ## every method of four versions of the tinker SDK against the server; writes docs/sdk_conformance.md
+	@$(BIN)/python -m scripts.sdk_conformance
 
 tiny-chat: $(READY)  ## make the model that comes with the engine from nothing (under an hour); resumes in build/tiny_chat
 	@$(BIN)/python -m scripts.tiny_chat.make --install

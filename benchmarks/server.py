@@ -266,7 +266,7 @@ async def _worker_times(data: Path) -> float:
 
 
 def occupancy() -> dict[str, Any]:
-    clients, tokens = 64, 96
+    clients, tokens = 64, 512
     with tempfile.TemporaryDirectory() as folder, engine(Path(folder)) as (url, key):
         service = tinker.ServiceClient(base_url=url, api_key=key)
         sampler = service.create_sampling_client(base_model=tiny.NAME)
