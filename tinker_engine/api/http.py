@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tinker_engine.api.auth import Access
+from tinker_engine.api.body import TooLargeError, read_body
 from tinker_engine.core.engine import Engine
 from tinker_engine.core.records import Op
 from tinker_engine.errors import (
@@ -23,7 +24,7 @@ from tinker_engine.errors import (
     NotFoundError,
     UnsupportedError,
 )
-from tinker_engine.wire.body import read_json, unpack
+from tinker_engine.wire.body import read_json
 from tinker_engine.wire.fields import Fields
 
 log = logging.getLogger(__name__)
@@ -55,10 +56,6 @@ class Call:
         return query.integer("offset", 0, least=0), query.integer("limit", default, least=0, most=10_000)
 
 
-class TooLargeError(InputError):
-    """A body beyond the limit."""
-
-
 def endpoint(method: str, path: str, handler: Handler, engine: Engine, access: Access) -> Route:
     async def handle(request: Request) -> Response:
         try:
@@ -71,22 +68,6 @@ def endpoint(method: str, path: str, handler: Handler, engine: Engine, access: A
             return respond_to(error)
 
     return Route(path, handle, methods=[method])
-
-
-async def read_body(request: Request, most: int) -> bytes:
-    declared = request.headers.get("content-length", "0")
-    if declared.isdigit() and int(declared) > most:
-        raise TooLargeError(
-            "body", f"has {declared} bytes; at most {most} are accepted: send less data at a time"
-        )
-    parts: list[bytes] = []
-    size = 0
-    async for part in request.stream():
-        size += len(part)
-        if size > most:
-            raise TooLargeError("body", f"is longer than {most} bytes: send less data at a time")
-        parts.append(part)
-    return unpack(b"".join(parts), request.headers.get("content-encoding"), most_bytes=most)
 
 
 def respond_to(error: Exception) -> Response:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 
 import tinker_engine  # noqa: F401  (sets how OpenMP's threads wait, before torch is imported)
 
@@ -31,7 +32,6 @@ from tinker_engine.training.trainer import Trainer
 from tinker_engine.training.types import AdamParams, Datum
 
 STEPS = 2
-_KILOBYTES = 1024 if sys.platform != "darwin" else 1  # of ru_maxrss
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def run(name: str, workload: Workload) -> Trial:
         sampling,
         workload.samples * workload.new_tokens / sampling,
     )
-    return Trial(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KILOBYTES, speed)
+    return Trial(_peak_bytes(), speed)
 
 
 def _data(workload: Workload, vocab_size: int) -> list[Datum]:
@@ -126,6 +126,16 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _peak_bytes() -> int:
+    """Of this program alone: what getrusage says on Linux includes its parent's memory when it was started."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+    except (OSError, StopIteration):
+        unit = 1 if sys.platform == "darwin" else 1024
+        return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 if __name__ == "__main__":

@@ -43,23 +43,18 @@ class AdamW:
                 "optimizer are unchanged and the gradient was dropped; look at the weights, advantages or learning rate"
             )
         self.steps += 1
-        vectors = (weights, grad, self.first, self.second)
-        pieces = zip(*(vector.split(PIECE) for vector in vectors), strict=True)
         scratch = torch.empty((2, min(PIECE, weights.numel())), dtype=grad.dtype, device=grad.device)
-        square = sum(self._update(*piece, scratch, params, factor) for piece in pieces)
+        square = sum(
+            self._update(slice(start, start + PIECE), weights, grad, scratch, params, factor)
+            for start in range(0, weights.numel(), PIECE)
+        )
         return {"grad_norm:mean": grad_norm, "update_norm:mean": params.learning_rate * math.sqrt(square)}
 
     def _update(
-        self,
-        weights: Tensor,
-        grad: Tensor,
-        first: Tensor,
-        second: Tensor,
-        scratch: Tensor,
-        params: AdamParams,
-        factor: float,
+        self, piece: slice, weights: Tensor, grad: Tensor, scratch: Tensor, params: AdamParams, factor: float
     ) -> float:
         """One piece; the square of its update's norm."""
+        weights, grad, first, second = weights[piece], grad[piece], self.first[piece], self.second[piece]
         denominator, update = scratch[:, : len(grad)]
         first.mul_(params.beta1).add_(grad, alpha=(1 - params.beta1) * factor)
         second.mul_(params.beta2).addcmul_(grad, grad, value=(1 - params.beta2) * factor**2)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tinker_engine.errors import InputError
+from tinker_engine.wire.fields import check_text
 
 # Templates were written before "developer"; it is the newer name of "system".
 _ROLES = {
@@ -105,12 +106,3 @@ def _text(value: Any, where: str) -> str:
     if not isinstance(value, str):
         raise InputError(where, "must be a string")
     return check_text(value, where)
-
-
-def check_text(text: str, where: str) -> str:
-    """JSON can spell half of a surrogate pair, which no tokenizer takes."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InputError(where, "is not valid Unicode: it cannot be written as UTF-8") from error
-    return text

@@ -8,12 +8,14 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from reprlib import repr as short
-from typing import Any, NoReturn
+from typing import Any
 
 from tinker_engine.api.chat_template import GIVEN
 from tinker_engine.api.openai.backend import Generation
-from tinker_engine.api.openai.messages import check_text, read_messages, read_tools
+from tinker_engine.api.openai.messages import read_messages, read_tools
 from tinker_engine.errors import InputError
+from tinker_engine.wire.body import read_json
+from tinker_engine.wire.fields import check_text
 
 MOST_CHOICES = 128
 MOST_TOP_LOGPROBS = 20
@@ -95,13 +97,7 @@ class CompletionRequest:
 
 
 def read_body(body: bytes) -> dict[str, Any]:
-    try:
-        value = json.loads(body, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise InputError("body", f"is no JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise InputError("body", f"must be a JSON object, got a {type(value).__name__}")
-    return {name: item for name, item in value.items() if item is not None}
+    return {name: item for name, item in read_json(body).values.items() if item is not None}
 
 
 def read_chat(body: Mapping[str, Any]) -> ChatRequest:
@@ -260,7 +256,3 @@ def _number(body: Mapping[str, Any], name: str, default: float) -> float:
     if type(value) not in (int, float) or abs(value) > 1e9:
         raise InputError(name, f"must be a number of ordinary size, got {short(value)}")
     return float(value)
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a JSON number")

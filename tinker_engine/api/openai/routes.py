@@ -11,6 +11,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from tinker_engine.api.body import read_body as received
 from tinker_engine.api.openai.answer import Answer, ChatChoice, Choice, CompletionChoice, Json, Spelling
 from tinker_engine.api.openai.backend import Backend, Delta, ServedModel
 from tinker_engine.api.openai.reply import Reply
@@ -27,6 +28,7 @@ from tinker_engine.api.openai.text import AnswerText
 from tinker_engine.api.openai.vocabulary import Vocabulary, vocabulary
 from tinker_engine.errors import AccessError, EngineError, InputError, ModelError
 
+MOST_BYTES = 64 << 20  # of a request
 _CLIENT_GONE = 499  # what proxies log; nobody reads it
 # What the engine calls the parameters of this API that have other names there.
 _NAMES = {"num_samples": "n", "topk_sample_logprobs": "top_logprobs"}
@@ -76,12 +78,12 @@ class _Api:
         return JSONResponse(_model_json(self._find(request, request.path_params["id"])))
 
     async def chat(self, request: Request) -> Response:
-        asked = read_chat(read_body(await request.body()))
+        asked = read_chat(read_body(await received(request, MOST_BYTES)))
         model = self._find(request, asked.sampling.model)
         return await self._run(request, await asyncio.to_thread(_chat_job, asked, model))
 
     async def completion(self, request: Request) -> Response:
-        asked = read_completion(read_body(await request.body()))
+        asked = read_completion(read_body(await received(request, MOST_BYTES)))
         model = self._find(request, asked.sampling.model)
         return await self._run(request, await asyncio.to_thread(_completion_job, asked, model))
 
