@@ -193,8 +193,8 @@ show(models=len(models), changed=changed, kept=os.environ["NO_PROXY"], hub=os.en
     assert len(_starts(home)) == 2
 
 
-@pytest.mark.parametrize("early", ["", "import huggingface_hub.hf_api, transformers.utils.hub"])
-def test_tokenizers_come_from_the_engine(home, early):
+def test_tokenizers_come_from_the_engine_even_if_the_hub_library_was_imported_before(home):
+    early = "import huggingface_hub.hf_api, transformers.utils.hub"
     script = f"""
 {early}
 client = connect().create_sampling_client(base_model="tinker-engine/tiny-chat")

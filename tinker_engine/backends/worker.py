@@ -41,11 +41,12 @@ from tinker_engine.backends.messages import (
 from tinker_engine.backends.operations import Operations
 from tinker_engine.backends.sample_jobs import SampleJobs
 from tinker_engine.errors import DamagedError, EngineError, InputError, ModelError
-from tinker_engine.model.memory import free_bytes
+from tinker_engine.model.memory import free_bytes, give_back_memory
 from tinker_engine.training.memory import SHARE_OF_FREE
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
 RUN_SHARE, SNAPSHOT_SHARE = 0.2, 0.1  # of free memory
+TRIM_SECONDS = 10.0
 STATS_SECONDS, STATS_PAUSE = 1.0, 0.05  # while there is work, and after it: not between two requests
 
 
@@ -67,7 +68,7 @@ class Worker:
         self._trained_seconds = self._sampled_seconds = 0.0  # as fairness counts them
         self._spent = {"training_seconds": 0.0, "sampling_seconds": 0.0}
         self._trained_tokens = self._train_ops = 0
-        self._last_stats = 0.0
+        self._last_stats = self._last_trim = 0.0
         self._stats_due = True  # something has happened since the last report
         self.stopped = False
         channel.send(Hello(os.getpid(), int(free * SHARE_OF_FREE)))
@@ -261,6 +262,9 @@ class Worker:
 
     def _report_stats(self) -> None:
         self._last_stats = time.monotonic()
+        if self._last_stats - self._last_trim > TRIM_SECONDS:
+            self._last_trim = self._last_stats
+            give_back_memory()
         self._stats_due = False
         values = self._samples.stats() | {
             "trained_tokens": self._trained_tokens,

@@ -1,5 +1,8 @@
 """How much memory there is to spend."""
 
+import ctypes
+import sys
+
 import psutil
 import torch
 
@@ -19,3 +22,11 @@ def _cgroup_free() -> int:
             return int(ceiling) - int(used.read()) if ceiling != "max" else unlimited
     except (OSError, ValueError):
         return unlimited
+
+
+def give_back_memory() -> None:
+    """Return free pages to the system. Batches of ever new sizes leave holes, which glibc keeps by itself."""
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other C libraries have none
+        if trim is not None:
+            trim(0)
