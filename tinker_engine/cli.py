@@ -100,8 +100,8 @@ def _parser() -> argparse.ArgumentParser:
         help="predict memory and speed of a training on this machine",
         description="Predict, from a few seconds of measuring, what training and sampling MODEL takes on this machine: "
         "peak memory, seconds per step (forward_backward and optim_step of BATCH × TOKENS), tokens per second. "
-        "With the defaults, memory was within 10 % of what was used (benchmarks/results/plan.json); speeds are those "
-        "of a machine that does nothing else. Exit code 1 if it does not fit.",
+        "With the defaults, memory was within 10 % of what was used and speeds within a third "
+        "(benchmarks/results/plan.json), on a machine that does nothing else. Exit code 1 if it does not fit.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     plan.add_argument(
