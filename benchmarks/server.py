@@ -4,6 +4,7 @@
 
 calls      round trip of an optim_step and of a one-token sample, through the SDK and with plain HTTP, against a server
            that answers at once (`null_server`) and the library's own time for the work. The rest is the engine's.
+startup    a fresh Python: from `connect()` to the first sample of the tiny model, and from the start of the interpreter.
 occupancy  64 requests for one sample each, sent together: how many of them a decode step advances.
 smollm2_sampling, smollm2_training
            a batch of 32 through HTTP and the SDK, against the library in this process, in turns.
@@ -15,6 +16,7 @@ import argparse
 import asyncio
 import http.client
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -61,6 +63,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parts: dict[str, Callable[[], dict[str, Any]]] = {
+        "startup": startup,
         "calls": calls,
         "occupancy": occupancy,
         "smollm2_sampling": smollm2_sampling,
@@ -82,6 +85,43 @@ def main() -> None:
     path.write_text(
         json.dumps(head | {name: figures[name] for name in parts if name in figures}, indent=2) + "\n"
     )
+
+
+# --- startup ----------------------------------------------------------------------------------------------
+
+FIRST_SAMPLE = """
+import time
+begun = time.perf_counter()
+from tinker import types
+from tinker_cookbook import service
+started = time.perf_counter()
+client = service.connect().create_sampling_client(base_model={model!r})
+client.sample(types.ModelInput.from_ints([1, 2, 3]), 1, types.SamplingParams(max_tokens=8)).result()
+print(started - begun, time.perf_counter() - started)
+"""
+
+
+def startup() -> dict[str, Any]:
+    imports: list[float] = []
+    first_samples: list[float] = []
+    for _ in range(ROUNDS):
+        with tempfile.TemporaryDirectory() as folder:
+            environment = {k: v for k, v in os.environ.items() if not k.startswith("TINKER_")}
+            answer = subprocess.run(
+                [sys.executable, "-c", FIRST_SAMPLE.format(model=tiny.NAME)],
+                env=environment | {"TINKER_ENGINE_HOME": folder, "TINKER_TELEMETRY": "0"},
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+        imports.append(float(answer.stdout.split()[0]))
+        first_samples.append(float(answer.stdout.split()[1]))
+    return {
+        "unit": f"seconds, median of {ROUNDS} fresh interpreters",
+        "imports": round(statistics.median(imports), 2),
+        "connect_to_first_sample": round(statistics.median(first_samples), 2),
+        "connect_to_first_sample_by_round": [round(value, 2) for value in first_samples],
+    }
 
 
 # --- calls ------------------------------------------------------------------------------------------------

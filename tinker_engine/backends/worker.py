@@ -46,7 +46,7 @@ from tinker_engine.training.memory import SHARE_OF_FREE
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
 RUN_SHARE, SNAPSHOT_SHARE = 0.2, 0.1  # of free memory
-TRIM_SECONDS = 10.0
+IDLE_SECONDS = 60.0  # after which memory is given back: to fault it in again costs a fifth of a training step
 STATS_SECONDS, STATS_PAUSE = 1.0, 0.05  # while there is work, and after it: not between two requests
 
 
@@ -68,8 +68,9 @@ class Worker:
         self._trained_seconds = self._sampled_seconds = 0.0  # as fairness counts them
         self._spent = {"training_seconds": 0.0, "sampling_seconds": 0.0}
         self._trained_tokens = self._train_ops = 0
-        self._last_stats = self._last_trim = 0.0
+        self._last_stats = 0.0
         self._stats_due = True  # something has happened since the last report
+        self._trim_due = False  # and since memory was given back
         self.stopped = False
         channel.send(Hello(os.getpid(), int(free * SHARE_OF_FREE)))
 
@@ -77,8 +78,11 @@ class Worker:
         idle = not (self._inbox or self._training or self._samples.busy)
         if idle and self._stats_due and not self._channel.ready_within(STATS_PAUSE):
             self._report_stats()
+        if idle and self._trim_due and not self._channel.ready_within(IDLE_SECONDS):
+            self._trim_due = False
+            give_back_memory()
         self._receive(wait=idle)
-        self._stats_due = True
+        self._stats_due = self._trim_due = True
         while self._inbox:
             self._handle(self._inbox.popleft())
         self._level()
@@ -262,9 +266,6 @@ class Worker:
 
     def _report_stats(self) -> None:
         self._last_stats = time.monotonic()
-        if self._last_stats - self._last_trim > TRIM_SECONDS:
-            self._last_trim = self._last_stats
-            give_back_memory()
         self._stats_due = False
         values = self._samples.stats() | {
             "trained_tokens": self._trained_tokens,

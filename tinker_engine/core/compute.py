@@ -103,8 +103,14 @@ class Compute:
 
 
 def _environment() -> dict[str, str]:
-    """glibc gives every thread a heap of its own, and each keeps what its largest task once needed."""
-    return {"MALLOC_ARENA_MAX": "2"} | os.environ
+    """How glibc deals with memory there.
+
+    By default every thread has a heap of its own, and each keeps what its largest task once needed. Freed activations
+    go back to the system, which must then zero all of them again for the next step; the worker gives memory back when
+    it has been idle for a while.
+    """
+    keep = {"MALLOC_TRIM_THRESHOLD_": str(1 << 36), "MALLOC_MMAP_THRESHOLD_": str(32 << 20)}
+    return {"MALLOC_ARENA_MAX": "2"} | keep | os.environ
 
 
 def _describe(code: int) -> str:
