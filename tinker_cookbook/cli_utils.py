@@ -28,7 +28,8 @@ def check_log_dir(log_dir: str, behavior_if_exists: LogdirBehavior) -> None:
     """Nothing happens if there is no such directory yet. `log_dir` may be a URI, such as s3://bucket/run."""
     if behavior_if_exists not in ("delete", "resume", "ask", "raise"):
         raise ConfigurationError(f"{_ARGUMENT}={behavior_if_exists}: must be delete, resume, ask or raise")
-    directory = _Store(log_dir) if "://" in log_dir else _Folder(log_dir)
+    local = log_dir.removeprefix("file://")
+    directory = _Store(log_dir) if "://" in local else _Folder(local)
     if not directory.exists():
         return
     if behavior_if_exists == "ask":
