@@ -293,8 +293,10 @@ def parse_value(line: str) -> tuple[str, Entry]:
     (statement,) = ast.parse(without_remark(line)).body
     assert isinstance(statement, ast.Assign | ast.AnnAssign)
     target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
-    is_constant = isinstance(statement.value, ast.Constant) and statement.value.value is not ...
-    return ast.unparse(target), f"= {ast.unparse(statement.value)}" if is_constant else "value"
+    value = statement.value
+    if isinstance(value, ast.Constant) and value.value is not ...:
+        return ast.unparse(target), f"= {ast.unparse(value)}"
+    return ast.unparse(target), "value"
 
 
 def entry_default(line: str) -> str | None:

@@ -155,9 +155,9 @@ def _config(name: str) -> Mapping[str, Any]:
 
 
 def _hub_param_count(name: str) -> int:
-    import httpx
     from huggingface_hub import get_safetensors_metadata
     from huggingface_hub.errors import HFValidationError, NotASafetensorsRepoError
+    from huggingface_hub.utils import httpx  # the hub's own: which package that is depends on its version
 
     try:
         return sum(get_safetensors_metadata(name).parameter_count.values())

@@ -80,6 +80,18 @@ def test_a_model_that_is_nowhere_says_what_to_do(offline):
             ask("nobody/nothing")
 
 
+def test_a_hub_that_does_not_answer_is_no_crash(monkeypatch):
+    import huggingface_hub
+    from huggingface_hub.utils import httpx
+
+    def refused(name):
+        raise httpx.ConnectError("connection refused")
+
+    monkeypatch.setattr(huggingface_hub, "get_safetensors_metadata", refused)
+    with pytest.raises(ConfigurationError, match="connection refused"):
+        hyperparam_utils.get_full_finetune_param_count("nobody/nothing")
+
+
 def test_rates_are_carried_from_model_to_model_by_the_root_of_their_sizes():
     count = hyperparam_utils.get_full_finetune_param_count(tiny.NAME)
     assert hyperparam_utils.get_full_finetune_lr_multiplier(tiny.NAME) == pytest.approx(1 / math.sqrt(count))

@@ -138,8 +138,6 @@ def is_built(entry: str) -> bool:
 
 
 def due(module_name: str) -> ModuleType:
-    if module_name in NOT_YET:
-        pytest.skip("not built yet")
     if module_name in NEEDS:
         pytest.importorskip(NEEDS[module_name])
     module = imported(module_name)
@@ -147,7 +145,7 @@ def due(module_name: str) -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("module_name", MODULES)
+@pytest.mark.parametrize("module_name", sorted(MODULES.keys() - NOT_YET))
 def test_a_module_has_its_names_with_their_signatures(module_name):
     module = due(module_name)
     found = [
@@ -159,7 +157,7 @@ def test_a_module_has_its_names_with_their_signatures(module_name):
     assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize("package", EXPORTS)
+@pytest.mark.parametrize("package", sorted(EXPORTS.keys() - NOT_YET))
 def test_a_package_exports_its_names(package):
     module = due(package)
     names = [name for name in EXPORTS[package] if f"{package}:{name}" not in DEVIATIONS.keys() | NOT_YET]
