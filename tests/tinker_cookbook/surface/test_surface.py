@@ -167,7 +167,8 @@ def test_a_package_exports_its_names(package):
 
 def test_what_is_not_built_yet_is_not_there_and_what_deviates_does():
     """So both lists shrink by themselves."""
-    assert sorted(entry for entry in NOT_YET if is_built(entry)) == []
+    built = sorted(entry for entry in NOT_YET if is_built(entry))
+    assert not built, "\n".join(["to be taken out of NOT_YET:", *built])
     for entry in DEVIATIONS:
         module_name, _, name = entry.partition(":")
         module = imported(module_name)
