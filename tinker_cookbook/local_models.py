@@ -28,7 +28,9 @@ def _engine_folder(name: str) -> Path | None:
     try:
         from tinker_engine.errors import ModelError
         from tinker_engine.model import folders
-    except ModuleNotFoundError:
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("tinker_engine"):
+            raise  # it is there and lacks something
         return None
     try:
         return folders.resolve(name)
