@@ -57,7 +57,7 @@ def shown(text: str) -> str:
 def report(text: str) -> Element:
     with logtree.init_trace(text) as trace:
         with (
-            logtree.scope_header(text, title=text),
+            logtree.scope_header(text, title_=text),
             logtree.scope_div(data_x=text),
             logtree.scope_details(text),
         ):

@@ -59,9 +59,7 @@ def test_starting_again_closes_the_first_file(tmp_path: Path, caplog: pytest.Log
     assert public_async_methods() == before
 
 
-def test_a_method_that_someone_else_replaced_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
+def test_a_method_that_someone_else_replaced_is_left(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     async def mine(self: Any) -> None: ...
 
     original = tinker.SamplingClient.sample_async
