@@ -47,7 +47,7 @@ TOKENS_CSS = f"""\
     position: fixed; left: .7rem; right: .7rem; top: auto; bottom: .7rem; width: auto; max-width: none;
   }}
 }}
-.lt-tok.nl::before {{ content: "\\21b5"; opacity: .45; }}
+.lt-nl::before {{ content: "\\21b5"; opacity: .45; }}
 .lt-tok.none::before {{ content: "\\2205"; opacity: .45; }}
 .lt-tok.nan {{ text-decoration: underline wavy var(--lt-error); }}
 .lt-tok.off {{ opacity: .6; }}
@@ -128,12 +128,13 @@ class TokensFormatter:
         classes = ["lt-tok", _shade(value, limit)]
         if not token:
             classes.append("none")
-        elif "\n" in token:
-            classes.append("nl")
+        text = escape(token).replace(
+            "\n", '<i class="lt-nl"></i>\n'
+        )  # an arrow that is not copied with the text
         # A negative tabindex lets a tap focus it, and keeps thousands of tokens out of the tab order.
         return (
             f'<span class="{" ".join(filter(None, classes))}" tabindex="-1" data-tip="{escape(self._tip(index))}">'
-            f"{escape(token)}</span>"
+            f"{text}</span>"
         )
 
     def _tip(self, index: int) -> str:

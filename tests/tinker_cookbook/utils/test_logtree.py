@@ -238,6 +238,8 @@ def test_an_error_is_shown_once_where_it_was_raised_and_the_page_is_written(tmp_
     (error,) = document.all("details", "lt-error")
     assert "ValueError: that <went> wrong" in error.text
     assert "in fail" in error.text
+    assert "contextlib" not in error.text
+    assert "_inside" not in error.text
     (inner,) = [s for s in document.all("section") if s.all("h3") and not s.all("h2")]
     assert inner.all("details", "lt-error") == [error]
 
@@ -425,7 +427,7 @@ def test_two_reports_at_once_keep_apart():
 
     async def run() -> list[list[str]]:
         turn = asyncio.Barrier(2)
-        return await asyncio.gather(report("a", turn), report("b", turn))
+        return list(await asyncio.gather(report("a", turn), report("b", turn)))
 
     assert asyncio.run(run()) == [["a0", "a1"], ["b0", "b1"]]
 

@@ -2,7 +2,7 @@
 
 import re
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tinker_cookbook.utils.markup import Element, read
@@ -77,6 +77,7 @@ def report(text: str) -> Element:
     return read(trace.get_html())
 
 
+@settings(deadline=None)
 @given(texts)
 def test_reports(text: str):
     page = report(text)
@@ -109,6 +110,7 @@ def conversation(text: str) -> Element:
     return read(ConversationFormatter(messages).to_html())
 
 
+@settings(deadline=None)
 @given(texts)
 def test_conversations(text: str):
     page = conversation(text)
@@ -118,6 +120,7 @@ def test_conversations(text: str):
     assert page.all("pre")[-1].text == shown(text)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(texts, st.floats() | st.none())), texts)
 def test_tokens(pairs: list[tuple[str, float | None]], label: str):
     tokens, values = [token for token, _ in pairs], [value for _, value in pairs]
@@ -127,6 +130,7 @@ def test_tokens(pairs: list[tuple[str, float | None]], label: str):
     assert page.all("span", "lt-tokens-caption")[0].text == shown(label)
 
 
+@settings(deadline=None)
 @given(texts)
 def test_charts(tmp_path_factory, text: str):
     path = tmp_path_factory.getbasetemp() / "chart.html"

@@ -95,7 +95,8 @@ class TestTokens:
 
     def test_white_space_is_visible_and_copied_as_it_is(self):
         formatter = TokensFormatter([" a", "\n", ""], [0.0, 0.0, 0.0])
-        assert self.classes(formatter) == ["", "nl", "none"]
+        assert self.classes(formatter) == ["", "", "none"]
+        assert len(read(formatter.to_html()).all("i", "lt-nl")) == 1
         assert read(formatter.to_html()).all("div", "lt-tokens-text")[0].text == " a\n"
 
     def test_tip_tells_place_id_text_and_value(self):

@@ -252,16 +252,18 @@ def run_python(script: str, **environment: str) -> str:
 
 def test_nothing_is_lost_when_the_interpreter_ends(tmp_path: Path):
     script = """
-import sys
+import sys, types
+client = type("Client", (), {})
+sys.modules["tinker"] = types.SimpleNamespace(TrainingClient=client, SamplingClient=client)  # quick to import
 from tinker_cookbook.utils import trace
-trace.trace_init(flush_interval_sec=1000, output_file=sys.argv[1])
+trace.trace_init(flush_interval_sec=1000, output_file=PATH)
 for k in range(5000):
     with trace.scope_span_sync(f"span {k}"):
         pass
 sys.exit(0)
 """
     path = tmp_path / "events.jsonl"
-    run_python(script.replace("sys.argv[1]", repr(str(path))))
+    run_python(script.replace("PATH", repr(str(path))))
     assert sum(event["ph"] == "E" for event in events_of(path)) == 5000
 
 

@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any, TypeVar, overload
 
 from tinker_cookbook.utils.atomic_file import write_text_atomically
@@ -138,9 +139,16 @@ def record_error(position: Position, error: BaseException) -> None:
         position.node.children.append(Node("p", {"class": "lt-p lt-error"}, [type(error).__name__]))
         return
     summary = traceback.format_exception_only(error)[-1].strip()
-    text = "".join(traceback.format_exception(error))
+    text = "".join(traceback.format_exception(type(error), error, _without_own_frames(error.__traceback__)))
     children: list[Node | str] = [Node("summary", {}, [summary]), Node("pre", {}, [text])]
     position.node.children.append(Node("details", {"class": "lt-error", "open": ""}, children))
+
+
+def _without_own_frames(found: TracebackType | None) -> TracebackType | None:
+    """From the code that used a block on; the block's own frames come first and tell nothing."""
+    while found is not None and found.tb_frame.f_code.co_filename in (__file__, contextlib.__file__):
+        found = found.tb_next
+    return found
 
 
 # --- blocks -----------------------------------------------------------------------------------------------
@@ -212,21 +220,17 @@ def scope_header_decorator(title: str | F) -> F | Callable[[F], F]:
 
 
 def _with_header(function: F, title: str) -> F:
-    if inspect.iscoroutinefunction(function):
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        with scope_header(title):
+            return function(*args, **kwargs)
 
-        @functools.wraps(function)
-        async def wrapper(*args: Any, **kwargs: Any) -> Any:
-            with scope_header(title):
-                return await function(*args, **kwargs)
+    @functools.wraps(function)
+    async def async_wrapper(*args: Any, **kwargs: Any) -> Any:
+        with scope_header(title):
+            return await function(*args, **kwargs)
 
-    else:
-
-        @functools.wraps(function)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            with scope_header(title):
-                return function(*args, **kwargs)
-
-    return wrapper  # pyright: ignore[reportReturnType]
+    return async_wrapper if inspect.iscoroutinefunction(function) else wrapper  # pyright: ignore[reportReturnType]
 
 
 @contextlib.contextmanager

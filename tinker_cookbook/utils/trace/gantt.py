@@ -3,7 +3,6 @@
 import heapq
 import itertools
 import math
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +27,7 @@ body { max-width: 96rem; }
 .gantt svg { display: block; width: 100%; overflow: visible; }
 .gantt line { stroke: var(--lt-line); stroke-dasharray: 2 3; }
 .gantt text { fill: var(--lt-muted); font: 11px var(--lt-font); }
-.gantt rect { stroke-width: 1; rx: 2px; }
+.gantt rect { stroke-width: 1; rx: 1px; }
 .gantt rect:hover { stroke: var(--lt-fg); }
 @media (max-width: 40rem) { .gantt-row { grid-template-columns: 1fr; } }
 """
@@ -73,8 +72,8 @@ def _chart(spans: list[SpanRecord]) -> Iterator[str]:
         by_name.setdefault(span.name, []).append(span)
     yield '<div class="gantt">\n'
     yield _row("", _axis(scale), "gantt-row gantt-axis")
-    for name, group in by_name.items():
-        yield _row(_label(name, group), _bars(name, group, scale))
+    for index, (name, group) in enumerate(by_name.items()):
+        yield _row(_label(name, group), _bars(group, scale, f"hsl({210 + 137.5 * index:g} 55% 52%)"))
     yield "</div>\n"
 
 
@@ -104,12 +103,11 @@ def _axis(scale: _Scale) -> str:
     return f'<svg height="22">{texts}</svg>'
 
 
-def _bars(name: str, group: list[SpanRecord], scale: _Scale) -> str:
+def _bars(group: list[SpanRecord], scale: _Scale, colour: str) -> str:
     lanes = lanes_of(group)
     count = max(lanes) + 1
     lane_height = _LANE if count < _MANY_LANES else _THIN_LANE
     height = count * lane_height + 8
-    colour = f"hsl({zlib.crc32(name.encode('utf-8', 'replace')) % 360} 55% 52%)"
     lines = "".join(
         f'<line x1="{x}" x2="{x}" y1="0" y2="{height}"/>' for x in map(scale.percent, scale.ticks())
     )
