@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from html.parser import HTMLParser
 
 VOID = frozenset("area base br col embed hr img input link meta source track wbr".split())
-RAW = ("script", "style", "title")
 
 
 @dataclass

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from tinker_cookbook.exceptions import ConfigurationError
 from tinker_cookbook.utils.trace.events import (
-    EventType,
     FunctionCallContext,
     ScopeContext,
     TraceEvent,
@@ -62,7 +61,6 @@ class TraceCollector:
 
     def _describe(self, event: TraceEvent) -> None:
         """Each thread and each track is named once."""
-        assert event.ph is EventType.METADATA
         key = (event.name, event.pid, event.tid)
         if key not in self._described:
             self._described.add(key)
