@@ -17,11 +17,10 @@ def _read(path: str) -> bytes:
     local = local_folder(path)
     if local is not None:
         return local.read_bytes()
-    from tinker_cookbook.stores import storage_from_uri
+    from tinker_cookbook.stores.storage import storage_for_reading
 
     folder, _, name = path.rpartition("/")
-    with storage_from_uri(folder) as storage:
-        return storage.read(name)
+    return storage_for_reading(folder).read(name)
 
 
 def _record(path: str, number: int, line: bytes) -> dict:

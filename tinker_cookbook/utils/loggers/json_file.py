@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from tinker_cookbook.utils.code_state import code_state
 from tinker_cookbook.utils.config_dump import dump_config
-from tinker_cookbook.utils.jsonable import to_jsonable
 from tinker_cookbook.utils.loggers.base import Logger
 
 if TYPE_CHECKING:
@@ -54,12 +53,20 @@ class JsonLogger(Logger):
 
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
         marker = {RESUMED: self._resumed} if self._resumed else {}
-        self._store.write_metrics({**to_jsonable(metrics), **marker}, step=step)
+        self._store.write_metrics({**metrics, **marker}, step=step)
         if time.monotonic() - self._flushed_at > FLUSH_SECONDS:
-            self.sync()
+            self._flush_or_warn()
 
     def sync(self) -> None:
-        self._store.storage.flush()
+        self._store.flush()
+        self._flushed_at = time.monotonic()
+
+    def _flush_or_warn(self) -> None:
+        """A bucket out of reach for a moment ends no run: the rows stay held, and `close` raises if it is so still."""
+        try:
+            self._store.flush()
+        except Exception:  # each kind of bucket has errors of its own
+            logger.warning("could not write the metrics out; will try again", exc_info=True)
         self._flushed_at = time.monotonic()
 
     def close(self) -> None:
