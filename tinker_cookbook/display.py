@@ -1,18 +1,15 @@
 """Datums and trajectories as text, to look at what is trained on."""
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import tinker
 
 from tinker_cookbook.exceptions import DataValidationError
-from tinker_cookbook.utils.format_colorized import Decoder, format_colorized
+from tinker_cookbook.tokenizer_utils import Tokenizer
+from tinker_cookbook.utils.format_colorized import format_colorized
 
 if TYPE_CHECKING:
     from tinker_cookbook.rl.types import Trajectory, Transition
-
-
-class Tokenizer(Decoder, Protocol):
-    def encode(self, text: str, /, *, add_special_tokens: bool = True) -> list[int]: ...
 
 
 def to_ints(chunk: tinker.ModelInputChunk, tokenizer: Tokenizer) -> list[int]:
@@ -53,7 +50,7 @@ def colorize_example(datum: tinker.Datum, tokenizer: Tokenizer, key: str = "weig
 def format_trajectory(
     trajectory: "Trajectory", tokenizer: Tokenizer, only_last_transition: bool = False
 ) -> str:
-    """What the policy saw, did and got, step by step.
+    """What the policy saw, did and got, step by step, and what it would have seen next.
 
     An observation that goes on from the step before is shown from where it is new.
     """
@@ -65,6 +62,9 @@ def format_trajectory(
             continue
         lines += _transition_lines(index, transition, known, tokenizer)
         known = _tokens(transition.ob, tokenizer) + list(transition.ac.tokens)
+    lines += _observation_lines(
+        "final observation", _tokens(trajectory.final_ob, tokenizer), known, tokenizer
+    )
     if trajectory.stop_reason is not None:
         lines.append(f"stopped: {trajectory.stop_reason}")
     return "\n".join(lines)
@@ -73,19 +73,23 @@ def format_trajectory(
 def _transition_lines(
     index: int, transition: "Transition", known: list[int], tokenizer: Tokenizer
 ) -> list[str]:
-    observation = _tokens(transition.ob, tokenizer)
-    goes_on = bool(known) and observation[: len(known)] == known
-    new = observation[len(known) :] if goes_on else observation
-    lines = [
+    return [
         f"====== step {index} ======",
-        f"--- observation ({len(observation)} tokens{f', the last {len(new)} new' if goes_on else ''}) ---",
-        tokenizer.decode(new),
+        *_observation_lines("observation", _tokens(transition.ob, tokenizer), known, tokenizer),
         f"--- action ({len(transition.ac.tokens)} tokens) ---",
         tokenizer.decode(list(transition.ac.tokens)),
         f"--- reward {transition.reward:g}{', episode done' if transition.episode_done else ''} ---",
+        *(f"{name}: {value}" for name, value in {**transition.metrics, **transition.logs}.items()),
     ]
-    lines += [f"{name}: {value}" for name, value in {**transition.metrics, **transition.logs}.items()]
-    return lines
+
+
+def _observation_lines(title: str, tokens: list[int], known: list[int], tokenizer: Tokenizer) -> list[str]:
+    goes_on = bool(known) and tokens[: len(known)] == known
+    new = tokens[len(known) :] if goes_on else tokens
+    if not new:
+        return []
+    of_them = f", the last {len(new)} new" if goes_on else ""
+    return [f"--- {title} ({len(tokens)} tokens{of_them}) ---", tokenizer.decode(new)]
 
 
 def _tokens(observation: tinker.ModelInput, tokenizer: Tokenizer) -> list[int]:

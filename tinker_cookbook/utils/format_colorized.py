@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 from itertools import groupby
-from typing import Protocol
 
 from rich.color import ColorSystem
 from rich.style import Style
+
+from tinker_cookbook.tokenizer_utils import Tokenizer
 
 _MAX_PIECE = 8
 """Tokens that may share one character: UTF-8 has four bytes at most, and two characters can hang together."""
@@ -13,14 +14,8 @@ _BROKEN = "\ufffd"
 _CONTROLS = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"}
 
 
-class Decoder(Protocol):
-    """The one thing asked of a tokenizer. Special tokens must come out as text, as they do by default."""
-
-    def decode(self, token_ids: list[int], /) -> str: ...
-
-
 def format_colorized(
-    tokens: list[int], weights: list[float], tokenizer: Decoder, draw_newline_arrow: bool = False
+    tokens: list[int], weights: list[float], tokenizer: Tokenizer, draw_newline_arrow: bool = False
 ) -> str:
     """Red for weights below zero, yellow for zero, green above: text with ANSI codes, for a terminal.
 
@@ -45,7 +40,7 @@ def _colour(weight: float) -> str:
     return "red" if weight < 0 else "green" if weight > 0 else "yellow"
 
 
-def _pieces(tokens: list[int], tokenizer: Decoder) -> Iterator[tuple[int, int]]:
+def _pieces(tokens: list[int], tokenizer: Tokenizer) -> Iterator[tuple[int, int]]:
     """Runs of tokens that make whole characters. Bytes that never make one are given up a token at a time."""
     start = 0
     while start < len(tokens):
@@ -56,7 +51,7 @@ def _pieces(tokens: list[int], tokenizer: Decoder) -> Iterator[tuple[int, int]]:
         start = end
 
 
-def _text(tokens: list[int], before: int, start: int, end: int, tokenizer: Decoder) -> str:
+def _text(tokens: list[int], before: int, start: int, end: int, tokenizer: Tokenizer) -> str:
     """What tokens[start:end] add to those before; alone, some tokenizers drop the space before a word."""
     prefix, whole = tokenizer.decode(tokens[before:start]), tokenizer.decode(tokens[before:end])
     return (

@@ -74,8 +74,9 @@ class Converter:
                 field.name: self.item(field.name, getattr(obj, field.name))
                 for field in dataclasses.fields(obj)
             }
-        if hasattr(obj, "model_dump"):  # pydantic
-            return self.convert(obj.model_dump())
+        model_dump = getattr(obj, "model_dump", None)  # pydantic's
+        if model_dump is not None and not isinstance(obj, type):
+            return self.convert(model_dump())
         return str(obj)
 
 
