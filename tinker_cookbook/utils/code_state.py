@@ -17,6 +17,9 @@ MAX_NEW_FILES = 100
 MAX_NEW_FILE_BYTES = 100_000
 _CODE = {".cfg", ".ini", ".jinja", ".py", ".sh", ".toml", ".yaml", ".yml"}
 """New files whose text is recorded. Others are only named: data is large, and a `.env` holds secrets."""
+_DIFF = ("diff", "--no-color", "--no-ext-diff", "--src-prefix=a/", "--dst-prefix=b/")
+_OF_ANOTHER_REPOSITORY = {"GIT_DIR", "GIT_INDEX_FILE", "GIT_WORK_TREE"}
+"""Set where a run is started by a hook of git."""
 
 
 class _GitError(Exception):
@@ -56,7 +59,7 @@ def _folder(module: str | ModuleType) -> Path:
 def _repository(root: Path, names: list[str]) -> str:
     try:
         commit = _git(root, "rev-parse", "--verify", "HEAD").strip()
-        diff = _git(root, "diff", "--no-color", "--no-ext-diff", "HEAD")
+        diff = _git(root, *_DIFF, "HEAD")
     except _GitError as error:
         commit, diff = "unknown", f"({error})\n"
     try:
@@ -76,9 +79,7 @@ def _new_files(root: Path) -> str:
         name for name in _git(root, "ls-files", "--others", "--exclude-standard", "-z").split("\0") if name
     ]
     recorded = [name for name in names if _is_small_code(root / name)][:MAX_NEW_FILES]
-    diffs = [
-        _git(root, "diff", "--no-color", "--no-index", "--", os.devnull, name, ok=(0, 1)) for name in recorded
-    ]
+    diffs = [_git(root, *_DIFF, "--no-index", "--", os.devnull, name, ok=(0, 1)) for name in recorded]
     only_named = [name for name in names if name not in set(recorded)]
     if only_named:
         shown = "".join(f"#   {name}\n" for name in only_named[:MAX_NEW_FILES])
@@ -94,14 +95,14 @@ def _is_small_code(path: Path) -> bool:
 
 
 def _git(folder: Path, *arguments: str, ok: tuple[int, ...] = (0,)) -> str:
-    environment = os.environ | {"LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"}
+    inherited = {name: value for name, value in os.environ.items() if name not in _OF_ANOTHER_REPOSITORY}
     try:
         done = subprocess.run(
             ["git", "-C", str(folder), *arguments],
             capture_output=True,
             stdin=subprocess.DEVNULL,
             timeout=GIT_SECONDS,
-            env=environment,
+            env=inherited | {"LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"},
         )
     except FileNotFoundError as error:
         raise _GitError("git is not installed") from error

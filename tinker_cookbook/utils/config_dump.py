@@ -36,6 +36,21 @@ def dump_config(config: Any) -> Any:
     return _ConfigConverter().convert(config)
 
 
+def flattened(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested JSON as one level, of names with slashes between the parts."""
+    if isinstance(value, dict):
+        parts = value.items()
+    elif isinstance(value, list):
+        parts = enumerate(value)
+    else:
+        return {prefix: value}
+    return {
+        name: leaf
+        for key, part in parts
+        for name, leaf in flattened(part, f"{prefix}/{key}" if prefix else str(key)).items()
+    }
+
+
 class _ConfigConverter(Converter):
     def __init__(self):
         super().__init__()
@@ -58,7 +73,7 @@ class _ConfigConverter(Converter):
             return self._named(obj)
         except (
             Exception
-        ) as error:  # the boundary to the code of a user's objects: a run does not end over a note on it
+        ) as error:  # the boundary to the code of users' objects: over a note on them no run ends
             logger.warning("could not write %s into the config", _class_name(type(obj)), exc_info=True)
             return f"<not written: {_class_name(type(obj))}: {type(error).__name__}: {error}>"
 

@@ -71,8 +71,8 @@ class Broken:
         raise KeyError("no")
 
 
-def function(x: int, y: int = 0) -> int:
-    return x + y
+def function(x: int, y: Any = 0) -> Any:
+    return x, y
 
 
 Pair = namedtuple("Pair", "a b")

@@ -111,6 +111,13 @@ def test_the_config_is_written_once(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert "written before" in caplog.text
 
 
+def test_a_changed_config_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    JsonLogger(tmp_path).log_hparams({"a": 1, "b": [1, {"c": 2}]})
+    JsonLogger(tmp_path).log_hparams({"a": 1, "b": [1, {"c": 3}]})
+    assert caplog.messages == ["the config has changed: b/1/c was 2, is 3"]
+    assert json.loads((tmp_path / "config.json").read_text())["b"] == [1, {"c": 3}]
+
+
 def test_resumed_runs_are_marked(tmp_path: Path):
     for start in range(3):
         logger = JsonLogger(tmp_path)
@@ -423,7 +430,7 @@ def test_neptune_takes_numbers_and_flat_configs(tmp_path: Path, monkeypatch: pyt
     run = logger._run
     assert run.made_with == {"project": "w/p", "experiment_name": "n", "log_directory": str(tmp_path)}
     assert run.config == {"parameters/a/b/0": 1, "parameters/a/b/1": "x"}
-    logger.log_metrics({"x": np.float32(0.5), "t": torch.tensor(2), "path": "text"}, step=4)
+    logger.log_metrics({"x": np.float32(0.5), "t": torch.tensor(2), "path": "text", "bad": math.nan}, step=4)
     logger.log_metrics({"x": 1})
     assert run.logged == [({"x": 0.5, "t": 2.0}, 4), ({"x": 1.0}, 5)]
 

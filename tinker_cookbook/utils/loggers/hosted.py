@@ -1,12 +1,13 @@
 """Services that show metrics: Weights & Biases, Neptune, Trackio. Their packages are imported when one is made."""
 
 import importlib
+import math
 import numbers
 from pathlib import Path
 from typing import Any
 
 from tinker_cookbook.exceptions import ConfigurationError
-from tinker_cookbook.utils.config_dump import dump_config
+from tinker_cookbook.utils.config_dump import dump_config, flattened
 from tinker_cookbook.utils.loggers.base import Logger
 from tinker_cookbook.utils.misc_utils import local_folder
 
@@ -31,7 +32,7 @@ class WandbLogger(Logger):
         self._run.config.update(dump_config(config), allow_val_change=True)
 
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
-        self._run.log(dict(metrics), step=step)
+        self._run.log(_python_numbers(metrics), step=step)
 
     def close(self) -> None:
         self._run.finish()
@@ -60,10 +61,13 @@ class NeptuneLogger(Logger):
         self._run.log_configs(flattened(dump_config(config), "parameters"))
 
     def log_metrics(self, metrics: dict[str, Any], step: float | int | None = None) -> None:
-        """Neptune takes numbers only, and needs a step."""
+        """Neptune takes finite numbers only, and needs a step."""
         step = self._next_step if step is None else step
         self._next_step = max(self._next_step, step + 1)
-        self._run.log_metrics(data=_numbers(metrics), step=step)
+        finite = {
+            key: float(value) for key, value in _python_numbers(metrics).items() if _is_finite_number(value)
+        }
+        self._run.log_metrics(data=finite, step=step)
 
     def close(self) -> None:
         self._run.close()
@@ -89,26 +93,21 @@ class TrackioLogger(Logger):
         self._run.config.update(dump_config(config))
 
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
-        self._run.log(dict(metrics), step=step)
+        self._run.log(_python_numbers(metrics), step=step)
 
     def close(self) -> None:
         self._run.finish()
 
 
-def flattened(value: Any, prefix: str) -> dict[str, Any]:
-    """Nested JSON as one level of names with slashes."""
-    if isinstance(value, dict):
-        parts = value.items()
-    elif isinstance(value, list):
-        parts = enumerate(value)
-    else:
-        return {prefix: value}
-    return {name: leaf for key, part in parts for name, leaf in flattened(part, f"{prefix}/{key}").items()}
+def _python_numbers(metrics: dict[str, Any]) -> dict[str, Any]:
+    """Scalars of numpy and torch as Python's; anything else, such as an image of W&B, as it is."""
+    return {
+        key: value.item() if getattr(value, "ndim", None) == 0 else value for key, value in metrics.items()
+    }
 
 
-def _numbers(metrics: dict[str, Any]) -> dict[str, float]:
-    scalars = {key: value.item() if hasattr(value, "item") else value for key, value in metrics.items()}
-    return {key: float(value) for key, value in scalars.items() if isinstance(value, numbers.Real)}
+def _is_finite_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and math.isfinite(value)
 
 
 def _existing_folder(log_dir: str | Path | None) -> str | None:

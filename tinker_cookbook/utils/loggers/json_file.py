@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tinker_cookbook.utils.code_state import code_state
-from tinker_cookbook.utils.config_dump import dump_config
+from tinker_cookbook.utils.config_dump import dump_config, flattened
 from tinker_cookbook.utils.loggers.base import Logger
 
 if TYPE_CHECKING:
@@ -46,7 +46,9 @@ class JsonLogger(Logger):
             logger.warning("config.json of this run was written before; the second config is not written")
             return
         as_json = dump_config(config)
-        self._store.write_config(as_json if isinstance(as_json, dict) else {"config": as_json})
+        as_json = as_json if isinstance(as_json, dict) else {"config": as_json}
+        _report_changes(self._store.read_config(), as_json)
+        self._store.write_config(as_json)
         self._store.write_code_diff(code_state(("tinker_cookbook", "__main__")))
         self._wrote_config = True
         self.sync()
@@ -77,6 +79,16 @@ def _open_store(log_dir: str | Path) -> "TrainingRunStore":
     from tinker_cookbook.stores import TrainingRunStore, storage_from_uri
 
     return TrainingRunStore(storage_from_uri(str(log_dir)))
+
+
+def _report_changes(before: dict[str, Any] | None, now: dict[str, Any]) -> None:
+    """A run that goes on with another config is one to be told about; config.json has the newest."""
+    if before is None:
+        return
+    old, new = flattened(before), flattened(now)
+    for name in sorted(old.keys() | new.keys()):
+        if old.get(name) != new.get(name):
+            logger.warning("the config has changed: %s was %r, is %r", name, old.get(name), new.get(name))
 
 
 def _starts_before(store: "TrainingRunStore") -> int:
