@@ -71,9 +71,7 @@ class _ConfigConverter(Converter):
             return f"<not written: {_class_name(type(obj))}>"
         try:
             return self._named(obj)
-        except (
-            Exception
-        ) as error:  # the boundary to the code of users' objects: over a note on them no run ends
+        except Exception as error:  # the boundary to users' code: no run ends over a note on it
             logger.warning("could not write %s into the config", _class_name(type(obj)), exc_info=True)
             return f"<not written: {_class_name(type(obj))}: {type(error).__name__}: {error}>"
 
