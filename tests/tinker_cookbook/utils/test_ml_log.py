@@ -348,7 +348,7 @@ class FakeRun:
     def log(self, metrics: dict[str, Any], step: int | None = None) -> None:
         self.logged.append((metrics, step))
 
-    def log_configs(self, data: dict[str, Any]) -> None:
+    def log_configs(self, data: dict[str, Any], cast_unsupported: bool) -> None:
         self.config.update(data)
 
     def log_metrics(self, data: dict[str, Any], step: float) -> None:
@@ -360,7 +360,8 @@ class FakeRun:
     def finish(self) -> None:
         self.logged.append(("finished",))
 
-    close = finish
+    def close(self, timeout: float) -> None:
+        self.finish()
 
 
 def install(monkeypatch: pytest.MonkeyPatch, name: str, **attributes: Any) -> None:
@@ -433,6 +434,17 @@ def test_neptune_takes_numbers_and_flat_configs(tmp_path: Path, monkeypatch: pyt
     logger.log_metrics({"x": np.float32(0.5), "t": torch.tensor(2), "path": "text", "bad": math.nan}, step=4)
     logger.log_metrics({"x": 1})
     assert run.logged == [({"x": 0.5, "t": 2.0}, 4), ({"x": 1.0}, 5)]
+
+
+@pytest.mark.usefixtures("no_services")
+def test_trackio_gets_no_reserved_names(monkeypatch: pytest.MonkeyPatch):
+    install(monkeypatch, "trackio", init=lambda **kwargs: FakeRun(**kwargs))
+    logger = TrackioLogger("p", config=Config(), trackio_name="n")
+    made_with = logger._run.made_with
+    assert made_with["config"] == {"class": f"{__name__}.Config", "learning_rate": 1e-4, "api_key": None}
+    logger.log_metrics({"x": np.float32(0.5)}, step=1)
+    logger.close()
+    assert logger._run.logged == [({"x": 0.5}, 1), ("finished",)]
 
 
 @pytest.mark.usefixtures("no_services")

@@ -3,6 +3,7 @@
 import importlib
 import math
 import numbers
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,10 @@ from tinker_cookbook.exceptions import ConfigurationError
 from tinker_cookbook.utils.config_dump import dump_config, flattened
 from tinker_cookbook.utils.loggers.base import Logger
 from tinker_cookbook.utils.misc_utils import local_folder
+
+
+NEPTUNE_CLOSE_SECONDS = 60.0
+"""By default it waits for its server for ever; what is left then is on disk."""
 
 
 class WandbLogger(Logger):
@@ -58,7 +63,7 @@ class NeptuneLogger(Logger):
             self.log_hparams(config)
 
     def log_hparams(self, config: Any) -> None:
-        self._run.log_configs(flattened(dump_config(config), "parameters"))
+        self._run.log_configs(flattened(dump_config(config), "parameters"), cast_unsupported=True)
 
     def log_metrics(self, metrics: dict[str, Any], step: float | int | None = None) -> None:
         """Neptune takes finite numbers only, and needs a step."""
@@ -70,10 +75,10 @@ class NeptuneLogger(Logger):
         self._run.log_metrics(data=finite, step=step)
 
     def close(self) -> None:
-        self._run.close()
+        self._run.close(timeout=NEPTUNE_CLOSE_SECONDS)
 
     def get_logger_url(self) -> str | None:
-        return self._run.get_run_url()
+        return self._run.get_run_url() if os.environ.get("NEPTUNE_API_TOKEN") else None
 
 
 class TrackioLogger(Logger):
@@ -86,17 +91,26 @@ class TrackioLogger(Logger):
     ):
         """Trackio keeps its data in a folder of its own (TRACKIO_DIR): `log_dir` is not used."""
         trackio = _imported("trackio", "trackio")
-        as_json = None if config is None else dump_config(config)
-        self._run = trackio.init(project=project or "tinker-cookbook", name=trackio_name, config=as_json)
+        self._run = trackio.init(
+            project=project or "tinker-cookbook",
+            name=trackio_name,
+            config=None if config is None else _without_outer_underscores(dump_config(config)),
+        )
 
     def log_hparams(self, config: Any) -> None:
-        self._run.config.update(dump_config(config))
+        """Before the first metrics, with which Trackio sends it."""
+        self._run.config.update(_without_outer_underscores(dump_config(config)))
 
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
         self._run.log(_python_numbers(metrics), step=step)
 
     def close(self) -> None:
         self._run.finish()
+
+
+def _without_outer_underscores(config: dict[str, Any]) -> dict[str, Any]:
+    """Trackio keeps names that start with one, such as `__class__`, for itself."""
+    return {key.strip("_"): value for key, value in config.items()}
 
 
 def _python_numbers(metrics: dict[str, Any]) -> dict[str, Any]:
