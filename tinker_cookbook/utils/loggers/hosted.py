@@ -12,7 +12,6 @@ from tinker_cookbook.utils.config_dump import dump_config, flattened
 from tinker_cookbook.utils.loggers.base import Logger
 from tinker_cookbook.utils.misc_utils import local_folder
 
-
 NEPTUNE_CLOSE_SECONDS = 60.0
 """By default it waits for its server for ever; what is left then is on disk."""
 
