@@ -10,7 +10,7 @@ import numpy as np
 import pydantic
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tinker_cookbook.utils.jsonable import to_jsonable
@@ -105,10 +105,11 @@ def test_bottomless_nesting_ends():
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    max_leaves=20,
+    max_leaves=8,
 )
 
 
+@settings(max_examples=30)
 @given(json_values)
 def test_json_is_left_as_it_is(value: Any):
     assert to_jsonable(value) == value

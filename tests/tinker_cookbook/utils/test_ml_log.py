@@ -280,6 +280,7 @@ def test_a_wide_terminal_has_more_columns(caplog: pytest.LogCaptureFixture, monk
     metrics = {f"metric_{i:02}": i for i in range(20)}
     narrow = table(caplog, monkeypatch, 30, metrics)
     wide = table(caplog, monkeypatch, 120, metrics)
+    assert max(len(line) for line in wide.splitlines()) <= 120
     assert len(wide.splitlines()) < len(narrow.splitlines()) / 2
     for text in (narrow, wide):
         words = text.split()

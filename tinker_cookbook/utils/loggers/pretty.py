@@ -22,8 +22,8 @@ logger = logging.getLogger(__name__)
 HIDDEN_ENDINGS = (":total", ":count")
 """Of a timer that ran several times, its mean and maximum say enough."""
 WIDTH_OF_NO_TERMINAL = 120
-_BETWEEN = 2
-"""Spaces between one column and the next."""
+_AROUND_A_PAIR = 6
+"""Each of two columns has a space before, one after, and one in place of a line to the next column."""
 
 
 class PrettyPrintLogger(Logger):
@@ -55,14 +55,14 @@ def metrics_table(metrics: dict[str, str], title: str, width: int, ascii_only: b
     """Names with their values, downwards, in as many pairs of columns as fit the width."""
     cells = list(metrics.items())
     longest = [max((len(cell[i]) for cell in cells), default=0) for i in (0, 1)]
-    pairs = min(max(1, width // (sum(longest) + 2 * _BETWEEN)), max(1, len(cells)))
+    pairs = min(max(1, (width - 1) // (sum(longest) + _AROUND_A_PAIR)), max(1, len(cells)))
     rows = math.ceil(len(cells) / pairs)
     table = Table(
         title=Text(title, style="bold"),
         title_justify="left",
         show_header=False,
         box=box.ASCII if ascii_only else box.HORIZONTALS,
-        padding=(0, _BETWEEN // 2),
+        padding=(0, 1),
     )
     for _ in range(pairs):
         table.add_column(style="cyan", overflow="fold")
