@@ -1,0 +1,1 @@
+"""Benchmarks: questions, environments that grade the answers, and results."""
