@@ -1,0 +1,237 @@
+"""The public surface: every name, parameter, default and field that users' scripts rely on.
+
+`surface.json` is written by `python -m scripts.surface`. Build a module, take it out of NOT_YET.
+"""
+
+import functools
+import importlib
+import json
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from tests.tinker_cookbook.surface.check import differences
+
+SURFACE = json.loads((Path(__file__).parent / "surface.json").read_text(encoding="utf-8"))
+MODULES: dict[str, dict] = SURFACE["modules"]
+EXPORTS: dict[str, list[str]] = SURFACE["exports"]
+
+NOT_YET = {
+    "tinker_cookbook.checkpoint_utils",
+    "tinker_cookbook.display",
+    "tinker_cookbook.eval",
+    "tinker_cookbook.eval.benchmark_evaluator",
+    "tinker_cookbook.eval.benchmarks",
+    "tinker_cookbook.eval.benchmarks._common",
+    "tinker_cookbook.eval.benchmarks._runner",
+    "tinker_cookbook.eval.benchmarks._types",
+    "tinker_cookbook.eval.custom_evaluators",
+    "tinker_cookbook.eval.evaluators",
+    "tinker_cookbook.eval.inspect_evaluators",
+    "tinker_cookbook.eval.inspect_utils",
+    "tinker_cookbook.eval.run_inspect_evals",
+    "tinker_cookbook.preference",
+    "tinker_cookbook.preference.comparison_policy_evaluator",
+    "tinker_cookbook.preference.dpo_datasets",
+    "tinker_cookbook.preference.preference_datasets",
+    "tinker_cookbook.preference.train_dpo",
+    "tinker_cookbook.preference.types",
+    "tinker_cookbook.renderers",
+    "tinker_cookbook.renderers.base",
+    "tinker_cookbook.rl.data_processing",
+    "tinker_cookbook.rl.interleaved",
+    "tinker_cookbook.rl.message_env",
+    "tinker_cookbook.rl.metric_util",
+    "tinker_cookbook.rl.metrics",
+    "tinker_cookbook.rl.play_w_env",
+    "tinker_cookbook.rl.preference_envs",
+    "tinker_cookbook.rl.problem_env",
+    "tinker_cookbook.rl.rollout_limits",
+    "tinker_cookbook.rl.rollout_logging",
+    "tinker_cookbook.rl.rollout_presets",
+    "tinker_cookbook.rl.rollout_runner",
+    "tinker_cookbook.rl.rollout_strategy",
+    "tinker_cookbook.rl.rollouts",
+    "tinker_cookbook.rl.train",
+    "tinker_cookbook.rl:FailFast",
+    "tinker_cookbook.rl:InterleavedRLDatasetBuilder",
+    "tinker_cookbook.rl:RetryOnFailure",
+    "tinker_cookbook.rl:RolloutStrategy",
+    "tinker_cookbook.sandbox",
+    "tinker_cookbook.sandbox.modal_sandbox",
+    "tinker_cookbook.sandbox.sandbox_interface",
+    "tinker_cookbook.sandbox.sandboxfusion",
+    "tinker_cookbook.stores",
+    "tinker_cookbook.stores._incremental",
+    "tinker_cookbook.stores.eval_store",
+    "tinker_cookbook.stores.registry",
+    "tinker_cookbook.stores.storage",
+    "tinker_cookbook.stores.training_store",
+    "tinker_cookbook.supervised",
+    "tinker_cookbook.supervised.common",
+    "tinker_cookbook.supervised.data",
+    "tinker_cookbook.supervised.nll_evaluator",
+    "tinker_cookbook.supervised.train",
+    "tinker_cookbook.supervised.types",
+    "tinker_cookbook.supervised.viz_sft_dataset",
+    "tinker_cookbook.third_party.litellm.provider",
+    "tinker_cookbook.third_party.openai_compat",
+    "tinker_cookbook.tool_use",
+    "tinker_cookbook.tool_use.agent_tool_message_env",
+    "tinker_cookbook.tool_use.tools",
+    "tinker_cookbook.tool_use.types",
+    "tinker_cookbook.utils.code_state",
+    "tinker_cookbook.utils.deprecation",
+    "tinker_cookbook.utils.file_utils",
+    "tinker_cookbook.utils.format_colorized",
+    "tinker_cookbook.utils.git_rev",
+    "tinker_cookbook.utils.logtree",
+    "tinker_cookbook.utils.logtree_formatters",
+    "tinker_cookbook.utils.lr_scheduling",
+    "tinker_cookbook.utils.misc_utils",
+    "tinker_cookbook.utils.ml_log",
+    "tinker_cookbook.utils.trace",
+}
+"""Modules, or names of modules that exist (`module:name`), that are still to be built."""
+
+_TML = "belongs to Inkling, whose tokenizer is a package of its vendor; `register_tokenizer` is the way in"
+
+DEVIATIONS = {
+    "tinker_cookbook.tokenizer_utils:TmlTokenizer": _TML,
+    "tinker_cookbook.tokenizer_utils:SupportsTmlTokenizer": _TML,
+    "tinker_cookbook.tokenizer_utils:TmlRenderersTokenizerAdapter": _TML,
+    "tinker_cookbook.tokenizer_utils:ensure_tml_renderers_importable": _TML,
+    "tinker_cookbook.eval.custom_evaluators:evaluator": "an example must not evaluate when it is imported",
+    "tinker_cookbook.eval.custom_evaluators:service_client": "an example must not connect when it is imported",
+    "tinker_cookbook.eval.custom_evaluators:sampling_client": "an example must not connect when it is imported",
+}
+"""`module:name` that is different on purpose, and why."""
+
+NEEDS = {
+    "tinker_cookbook.eval.inspect_utils": "inspect_ai",
+    "tinker_cookbook.eval.inspect_evaluators": "inspect_ai",
+    "tinker_cookbook.eval.run_inspect_evals": "inspect_ai",
+    "tinker_cookbook.sandbox.modal_sandbox": "modal",
+    "tinker_cookbook.third_party.litellm.provider": "litellm",
+}
+"""Packages without which a module cannot be imported."""
+
+
+@functools.cache
+def imported(name: str) -> ModuleType | None:
+    """None if there is no such module; one that cannot import something else is an error."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
+            return None
+        raise
+
+
+def is_built(entry: str) -> bool:
+    """A package is often there before its names are."""
+    module_name, _, name = entry.partition(":")
+    names = [name] if name else [*MODULES.get(module_name, {}), *EXPORTS.get(module_name, [])]
+    module = imported(module_name)
+    return module is not None and any(hasattr(module, name) for name in names)
+
+
+def due(module_name: str) -> ModuleType:
+    if module_name in NOT_YET:
+        pytest.skip("not built yet")
+    if module_name in NEEDS:
+        pytest.importorskip(NEEDS[module_name])
+    module = imported(module_name)
+    assert module is not None, f"{module_name} is missing"
+    return module
+
+
+@pytest.mark.parametrize("module_name", MODULES)
+def test_a_module_has_its_names_with_their_signatures(module_name):
+    module = due(module_name)
+    found = [
+        words
+        for name, entry in MODULES[module_name].items()
+        if f"{module_name}:{name}" not in DEVIATIONS.keys() | NOT_YET
+        for words in differences(module, name, entry)
+    ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("package", EXPORTS)
+def test_a_package_exports_its_names(package):
+    module = due(package)
+    names = [name for name in EXPORTS[package] if f"{package}:{name}" not in DEVIATIONS.keys() | NOT_YET]
+    assert [name for name in names if not hasattr(module, name)] == []
+    assert set(names) <= set(getattr(module, "__all__", names))
+
+
+def test_what_is_not_built_yet_is_not_there_and_what_deviates_does():
+    """So both lists shrink by themselves."""
+    assert sorted(entry for entry in NOT_YET if is_built(entry)) == []
+    for entry in DEVIATIONS:
+        module_name, _, name = entry.partition(":")
+        module = imported(module_name)
+        if module is not None:
+            assert differences(module, name, MODULES[module_name][name]), f"{entry} deviates no longer"
+
+
+def test_the_lists_name_what_is_in_the_data():
+    known = MODULES.keys() | EXPORTS.keys()
+    for entry in NOT_YET | DEVIATIONS.keys() | NEEDS.keys():
+        module_name, _, name = entry.partition(":")
+        assert module_name in known, entry
+        assert not name or name in [*MODULES.get(module_name, {}), *EXPORTS.get(module_name, [])], entry
+
+
+# --- the check itself -------------------------------------------------------------------------------------
+
+
+def ours(a, b=1, *, c=None): ...
+
+
+async def slow(a): ...
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ("def (a, b=1, *, c=None)", ""),
+        ("def (a)", ""),
+        ("def (a, b=2)", "defaults to 1 and not 2"),
+        ("def (a, c=None)", "keyword-only"),
+        ("def (b, a)", "by position"),
+        ("def (a, d=0)", "has no parameter d"),
+        ("def ()", "the parameter a has no default"),
+        ("async def (a, b=1, *, c=None)", "is no coroutine function"),
+    ],
+)
+def test_differences_of_functions_are_found(entry, words):
+    found = "\n".join(differences(module_with(ours), "ours", entry))
+    assert words in found
+    assert bool(words) == bool(found)
+
+
+def test_a_coroutine_function_is_not_a_function():
+    assert differences(module_with(slow), "slow", "async def (a)") == []
+    assert differences(module_with(slow), "slow", "def (a)") == ["slow: is a coroutine function"]
+
+
+def test_differences_of_classes_are_found():
+    from tinker_cookbook.rl import types
+
+    entry = MODULES["tinker_cookbook.rl.types"]["Trajectory"]
+    assert differences(types, "Trajectory", entry) == []
+    changed = {
+        "class": "chz",
+        "bases": ["Env"],
+        "members": {"final_ob": None, "transitions": None, "stop_reason": "''"},
+    }
+    found = "\n".join(differences(types, "Trajectory", changed))
+    for words in ("derive from Env", "no chz class", "stop_reason defaults to None", "in the order"):
+        assert words in found
+
+
+def module_with(function) -> ModuleType:
+    return SimpleNamespace(**{function.__name__: function})  # pyright: ignore[reportReturnType]

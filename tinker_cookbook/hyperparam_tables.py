@@ -1,0 +1,95 @@
+"""Widths and LoRA sizes of models too large to have on most machines. Facts of their published configurations."""
+
+from typing import NamedTuple
+
+
+class LoraSizes(NamedTuple):
+    """Parameters for each unit of LoRA rank: inputs plus outputs of every matrix that gets an update."""
+
+    mlp: int
+    attn: int
+    unembed: int
+
+
+HIDDEN_SIZES: dict[str, int] = {
+    "Qwen/Qwen3-235B-A22B-Instruct-2507": 4_096,
+    "Qwen/Qwen3-30B-A3B": 2_048,
+    "Qwen/Qwen3-30B-A3B-Base": 2_048,
+    "Qwen/Qwen3-30B-A3B-Instruct-2507": 2_048,
+    "Qwen/Qwen3-32B": 5_120,
+    "Qwen/Qwen3-4B-Instruct-2507": 2_560,
+    "Qwen/Qwen3-8B": 4_096,
+    "Qwen/Qwen3-8B-Base": 4_096,
+    "Qwen/Qwen3-VL-235B-A22B-Instruct": 4_096,
+    "Qwen/Qwen3-VL-30B-A3B-Instruct": 2_048,
+    "Qwen/Qwen3.5-27B": 5_120,
+    "Qwen/Qwen3.5-35B-A3B": 2_048,
+    "Qwen/Qwen3.5-35B-A3B-Base": 2_048,
+    "Qwen/Qwen3.5-397B-A17B": 4_096,
+    "Qwen/Qwen3.5-4B": 2_560,
+    "Qwen/Qwen3.5-9B": 4_096,
+    "Qwen/Qwen3.5-9B-Base": 4_096,
+    "Qwen/Qwen3.6-27B": 5_120,
+    "Qwen/Qwen3.6-35B-A3B": 2_048,
+    "Qwen/Qwen3.8-27B": 5_120,
+    "deepseek-ai/DeepSeek-V3.1": 7_168,
+    "deepseek-ai/DeepSeek-V3.1-Base": 7_168,
+    "meta-llama/Llama-3.1-70B": 8_192,
+    "meta-llama/Llama-3.1-8B": 4_096,
+    "meta-llama/Llama-3.1-8B-Instruct": 4_096,
+    "meta-llama/Llama-3.2-1B": 2_048,
+    "meta-llama/Llama-3.2-3B": 3_072,
+    "meta-llama/Llama-3.3-70B-Instruct": 8_192,
+    "moonshotai/Kimi-K2-Thinking": 7_168,
+    "moonshotai/Kimi-K2.5": 7_168,
+    "moonshotai/Kimi-K2.6": 7_168,
+    "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": 2_688,
+    "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16": 4_096,
+    "nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16": 8_192,
+    "nvidia/NVIDIA-Nemotron-3.5-Lightning-30B-A3B-BF16": 2_688,
+    "openai/gpt-oss-120b": 2_880,
+    "openai/gpt-oss-20b": 2_880,
+    "thinkingmachines/Inkling": 6_144,
+    "thinkingmachines/Inkling-Small": 4_096,
+}
+
+LORA_SIZES: dict[str, LoraSizes] = {
+    "Qwen/Qwen3-235B-A22B-Instruct-2507": LoraSizes(56_598_528, 3_176_448, 156_032),
+    "Qwen/Qwen3-30B-A3B": LoraSizes(14_450_688, 835_584, 153_984),
+    "Qwen/Qwen3-30B-A3B-Base": LoraSizes(14_450_688, 835_584, 153_984),
+    "Qwen/Qwen3-30B-A3B-Instruct-2507": LoraSizes(14_450_688, 835_584, 153_984),
+    "Qwen/Qwen3-32B": LoraSizes(5_898_240, 2_490_368, 157_056),
+    "Qwen/Qwen3-4B-Instruct-2507": LoraSizes(1_327_104, 737_280, 154_496),
+    "Qwen/Qwen3-8B": LoraSizes(1_769_472, 958_464, 156_032),
+    "Qwen/Qwen3-8B-Base": LoraSizes(1_769_472, 958_464, 156_032),
+    "Qwen/Qwen3-VL-235B-A22B-Instruct": LoraSizes(56_598_528, 3_176_448, 156_032),
+    "Qwen/Qwen3-VL-30B-A3B-Instruct": LoraSizes(14_450_688, 835_584, 153_984),
+    "Qwen/Qwen3.5-27B": LoraSizes(4_325_376, 2_965_504, 253_440),
+    "Qwen/Qwen3.5-35B-A3B": LoraSizes(16_281_600, 1_013_760, 250_368),
+    "Qwen/Qwen3.5-35B-A3B-Base": LoraSizes(16_281_600, 1_013_760, 250_368),
+    "Qwen/Qwen3.5-397B-A17B": LoraSizes(96_030_720, 2_841_600, 252_416),
+    "Qwen/Qwen3.5-4B": LoraSizes(1_130_496, 897_024, 250_880),
+    "Qwen/Qwen3.5-9B": LoraSizes(1_572_864, 1_130_496, 252_416),
+    "Qwen/Qwen3.5-9B-Base": LoraSizes(1_572_864, 1_130_496, 252_416),
+    "Qwen/Qwen3.6-27B": LoraSizes(4_325_376, 2_965_504, 253_440),
+    "Qwen/Qwen3.6-35B-A3B": LoraSizes(16_281_600, 1_013_760, 250_368),
+    "Qwen/Qwen3.8-27B": LoraSizes(4_325_376, 2_965_504, 253_440),
+    "deepseek-ai/DeepSeek-V3.1": LoraSizes(94_307_328, 2_440_000, 136_448),
+    "deepseek-ai/DeepSeek-V3.1-Base": LoraSizes(94_307_328, 2_440_000, 136_448),
+    "meta-llama/Llama-3.1-70B": LoraSizes(8_847_360, 4_096_000, 136_448),
+    "meta-llama/Llama-3.1-8B": LoraSizes(1_769_472, 851_968, 132_352),
+    "meta-llama/Llama-3.1-8B-Instruct": LoraSizes(1_769_472, 851_968, 132_352),
+    "meta-llama/Llama-3.2-1B": LoraSizes(491_520, 212_992, 130_304),
+    "meta-llama/Llama-3.2-3B": LoraSizes(946_176, 573_440, 131_328),
+    "meta-llama/Llama-3.3-70B-Instruct": LoraSizes(8_847_360, 4_096_000, 136_448),
+    "moonshotai/Kimi-K2-Thinking": LoraSizes(144_583_680, 1_940_288, 171_008),
+    "moonshotai/Kimi-K2.5": LoraSizes(144_583_680, 1_940_288, 171_008),
+    "moonshotai/Kimi-K2.6": LoraSizes(144_583_680, 1_940_288, 171_008),
+    "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": LoraSizes(11_346_176, 584_832, 133_760),
+    "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16": LoraSizes(111_349_760, 1_675_264, 135_168),
+    "nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16": LoraSizes(254_529_536, 4_134_912, 139_264),
+    "nvidia/NVIDIA-Nemotron-3.5-Lightning-30B-A3B-BF16": LoraSizes(11_346_176, 584_832, 133_760),
+    "openai/gpt-oss-120b": LoraSizes(40_124_160, 746_496, 203_968),
+    "openai/gpt-oss-20b": LoraSizes(6_842_880, 497_664, 203_968),
+    "thinkingmachines/Inkling": LoraSizes(154_705_920, 3_424_256, 207_168),
+}
