@@ -83,7 +83,7 @@ class CheckpointManager:
         if not self._in_background:
             return await self.save_periodic_async(step, loop_state)
         saving = await self._ask_periodic(step, loop_state)
-        await self._training_client.get_info_async()  # see _ask_periodic
+        await self._queued()
         self._pending = asyncio.create_task(self._record(saving, loop_state))
         return None
 
@@ -128,14 +128,18 @@ class CheckpointManager:
     finalize = blocking(finalize_async)
 
     async def _ask_periodic(self, step: int, loop_state: LoopState) -> Saving:
-        """The SDK gives a save of the state its place in the queue at once, but a save for sampling only when its own
-        thread comes to it. Whoever does not wait for the result makes one short request first, which that thread
-        serves later: without it, a training step submitted right now could come before the save.
-        """
         await self._settle()
         self._cadence.saved(loop_state.get("elapsed_tokens"))
         self._last_periodic_step = step
         return await Saving.ask(self._training_client, _name(step), "both", self._ttl_seconds)
+
+    async def _queued(self) -> None:
+        """Wait until a training step submitted now comes after all saves asked for.
+
+        The SDK gives a save of the state its place in the queue at once, but a save for sampling only when its own
+        thread comes to it. That thread serves this short request later.
+        """
+        await self._training_client.get_info_async()
 
     def _rolling_due(self, step: int, loop_state: LoopState) -> bool:
         if self._rolling_every <= 0 or step <= 0 or step % self._rolling_every != 0:
