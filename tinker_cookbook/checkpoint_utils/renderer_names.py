@@ -9,6 +9,7 @@ import logging
 import tinker
 
 from tinker_cookbook.checkpoint_utils._blocking import blocking
+from tinker_cookbook.checkpoint_utils._rest import rest_client
 
 logger = logging.getLogger(__name__)
 
@@ -25,8 +26,7 @@ async def get_renderer_name_from_checkpoint_async(
 ) -> str | None:
     """None if the run has no name recorded, or the server cannot say, which is logged."""
     try:
-        rest = service_client.create_rest_client()
-        run = await rest.get_training_run_by_tinker_path_async(checkpoint_path)
+        run = await rest_client(service_client).get_training_run_by_tinker_path_async(checkpoint_path)
     except (tinker.TinkerError, ValueError) as error:
         logger.warning(
             "the renderer of %s is unknown, for its run cannot be read: %s", checkpoint_path, error

@@ -5,6 +5,7 @@ import logging
 
 import tinker
 
+from tinker_cookbook.checkpoint_utils._rest import rest_client
 from tinker_cookbook.checkpoint_utils.records import CheckpointRecord, load_checkpoints_file
 
 logger = logging.getLogger(__name__)
@@ -22,7 +23,7 @@ async def find_resume_checkpoint(
     """
     records = await asyncio.to_thread(load_checkpoints_file, log_dir)
     with_state = [record for record in records if record.state_path is not None]
-    rest = service_client.create_rest_client()
+    rest = rest_client(service_client)
     for record in reversed(with_state):
         if await _is_stored(rest, record.state_path or ""):
             logger.info("resuming %s from checkpoint %s (%s)", log_dir, record.name, record.state_path)

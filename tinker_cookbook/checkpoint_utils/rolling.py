@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import tinker
 
+from tinker_cookbook.checkpoint_utils._rest import rest_client
 from tinker_cookbook.checkpoint_utils.saving import LoopState, Saving
 from tinker_cookbook.stores.training_store import TrainingRunStore
 
@@ -49,7 +50,7 @@ class RollingCheckpoint:
     async def _delete(self, path: str) -> None:
         with failures_logged(f"delete the rolling checkpoint {path}"):
             try:
-                await self._service_client.create_rest_client().delete_checkpoint_from_tinker_path_async(path)
+                await rest_client(self._service_client).delete_checkpoint_from_tinker_path_async(path)
             except tinker.NotFoundError:
                 logger.info("the rolling checkpoint %s was gone already", path)
 

@@ -18,8 +18,8 @@ class FakeServer:
         self.steps = 0
         self.stored: dict[str, int] = {}  # path: training steps in these weights
         self.ttl: dict[str, int | None] = {}
-        self.broken: Exception | None = None  # what the next results raise
-        self.slow: asyncio.Event | None = None  # what they wait for
+        self.broken: Exception | None = None  # what becomes of all that is asked for
+        self.slow: asyncio.Event | None = None  # what results wait for
         self.asked: list[str] = []
         self.unplaced: list[FakeFuture] = []
 
@@ -43,14 +43,15 @@ class FakeServer:
 class FakeFuture:
     def __init__(self, server: FakeServer, path: str, ttl: int | None, steps: int | None):
         self.server, self.path, self.ttl, self.steps = server, path, ttl, steps
+        self.error = server.broken
 
     async def result_async(self) -> Any:
         server = self.server
         server.place()
         if server.slow is not None:
             await server.slow.wait()
-        if server.broken is not None:
-            raise server.broken
+        if self.error is not None:
+            raise self.error
         assert self.steps is not None
         server.stored[self.path], server.ttl[self.path] = self.steps, self.ttl
         return SimpleNamespace(path=self.path)

@@ -16,6 +16,7 @@ from tinker_cookbook.checkpoint_utils import (
     load_checkpoints_file,
     save_checkpoint_async,
 )
+from tinker_cookbook.checkpoint_utils._rest import rest_client
 
 MODEL = "tinker-engine/tiny-chat"
 TOKENS = [5, 6, 7, 8, 9] * 3
@@ -60,7 +61,7 @@ async def loss(client: tinker.TrainingClient) -> float:
 async def stored(service: tinker.ServiceClient, client: tinker.TrainingClient) -> dict[str, types.Checkpoint]:
     """What the server has of this run, by kind and name."""
     run_id = (await client.get_info_async()).model_id
-    listed = await service.create_rest_client().list_checkpoints_async(run_id)
+    listed = await rest_client(service).list_checkpoints_async(run_id)
     return {checkpoint.checkpoint_id: checkpoint for checkpoint in listed.checkpoints}
 
 
@@ -143,7 +144,7 @@ def test_resume_falls_back_to_what_the_server_still_has(
         name = await get_renderer_name_from_checkpoint_async(service, newest.state_path or "")
         assert name == "chatml"
 
-        rest = service.create_rest_client()
+        rest = rest_client(service)
         await rest.delete_checkpoint_from_tinker_path_async(newest.state_path or "")
         older = await find_resume_checkpoint(log, service)
         assert older is not None

@@ -36,6 +36,15 @@ class Run:
         )
         self.batch = 0
 
+    def play(self, until: int, tokens_per_batch: int = 0) -> None:
+        """As `__call__`, and wait for what is under way, without ending the run."""
+
+        async def work():
+            await self(until, tokens_per_batch)
+            await self.manager._settle()
+
+        asyncio.run(work())
+
     async def __call__(self, until: int, tokens_per_batch: int = 0) -> None:
         while self.batch < until:
             await self.manager.maybe_save_async(
@@ -114,7 +123,7 @@ class TestPeriodic:
 
     def test_the_token_anchor_survives_a_resume(self, log):
         first = Run(log, save_every_tokens=25, rolling_save_every=1)
-        asyncio.run(first(6, tokens_per_batch=10))
+        first.play(6, tokens_per_batch=10)
         rolling = first.records[-1]
         assert (rolling.name, rolling.get("rolling")) == ("000005", True)
         second = Run(log, save_every_tokens=25)
@@ -180,15 +189,9 @@ class TestPeriodicInBackground:
 
         async def play():
             run.server.broken = no_connection()
-            run.server.slow = asyncio.Event()
             await run(3)
-            ending = asyncio.create_task(run.manager.save_final_async({"batch": 3}))
-            await asyncio.sleep(0)
-            run.server.slow.set()
-            while run.manager._pending is not None:
-                await asyncio.sleep(0)
             run.server.broken = None
-            await ending
+            await run.manager.save_final_async({"batch": 3})
 
         with pytest.raises(type(no_connection())):
             asyncio.run(play())
@@ -209,15 +212,9 @@ class TestPeriodicInBackground:
 class TestRolling:
     def test_each_replaces_the_one_before(self, log):
         run = Run(log, rolling_save_every=1)
-
-        async def play():
-            await run(4)
-            await run.manager.maybe_save_rolling_async(4, {"batch": 4})
-            await asyncio.sleep(0)
-
-        asyncio.run(play())
-        assert run.names[:3] == ["000001", "000002", "000003"]
-        assert "tinker://run-1/weights/000002" not in run.server.stored
+        run.play(4)
+        assert run.names == ["000001", "000002", "000003"]
+        assert list(run.server.stored) == ["tinker://run-1/weights/000003"]
         record = run.records[0]
         assert record.get("rolling") is True
         assert record.sampler_path is None
@@ -275,7 +272,7 @@ class TestRolling:
 
     def test_the_leftover_of_a_crash_goes_when_the_next_process_has_saved_its_own(self, log):
         server = FakeServer()
-        asyncio.run(Run(log, server, rolling_save_every=2)(5))
+        Run(log, server, rolling_save_every=2).play(5)
         leftover = "tinker://run-1/weights/000004"
         assert leftover in server.stored
         server.run = "run-2"

@@ -1,9 +1,16 @@
 import uuid
+from collections.abc import Iterator
 
 import fsspec
 import pytest
 
-from tinker_cookbook.stores import FsspecStorage, LocalStorage, Storage
+from tinker_cookbook.stores import FsspecStorage, LocalStorage, Storage, _fsspec
+
+
+@pytest.fixture(autouse=True)
+def nothing_held_after_a_test() -> Iterator[None]:
+    yield
+    _fsspec._flush_at_exit()
 
 
 @pytest.fixture(params=["local", "memory", "fsspec file"])

@@ -4,6 +4,7 @@ import asyncio
 import pickle
 import subprocess
 import sys
+import tempfile
 import threading
 
 import fsspec
@@ -211,26 +212,19 @@ class TestObjectStore:
         storage.close()
         assert storage_from_uri(memory_uri).read("bad") == b"1\n2\n"
 
-    def test_at_exit_what_cannot_be_written_is_saved_on_this_machine(self, memory_uri, monkeypatch, caplog):
+    def test_at_exit_what_cannot_be_written_is_saved_on_this_machine(
+        self, memory_uri, monkeypatch, caplog, tmp_path
+    ):
         storage = storage_from_uri(memory_uri)
         assert isinstance(storage, FsspecStorage)
         storage.append("deep/log", b"1\n")
-        monkeypatch.setattr(storage._fs, "pipe_file", lambda *_: (_ for _ in ()).throw(OSError("too late")))
-        folder = None
-        rescue = FsspecStorage.rescue
-
-        def watch(self):
-            nonlocal folder
-            folder = rescue(self)
-            return folder
-
-        monkeypatch.setattr(FsspecStorage, "rescue", watch)
-        fsspec_module._flush_at_exit()
-        assert folder is not None
+        with monkeypatch.context() as patch:
+            patch.setattr(storage._fs, "pipe_file", lambda *_: (_ for _ in ()).throw(OSError("too late")))
+            patch.setattr(tempfile, "tempdir", str(tmp_path))
+            fsspec_module._flush_at_exit()
+        (folder,) = tmp_path.iterdir()
         assert (folder / "deep" / "log").read_bytes() == b"1\n"
         assert str(folder) in caplog.text
-        monkeypatch.undo()
-        storage.flush()
 
     def test_the_end_of_the_process_writes_what_nobody_flushed(self, tmp_path):
         script = (
