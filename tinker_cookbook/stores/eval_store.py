@@ -7,6 +7,7 @@ runs/<run_id>/<benchmark>/result.json
 runs/<run_id>/<benchmark>/trajectories.jsonl
 """
 
+import asyncio
 import uuid
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -157,8 +158,10 @@ class EvalStore:
         self._storage.remove_dir(self._path(run_id))
 
     alist_runs = in_thread(list_runs)
-    aread_trajectories = in_thread(read_trajectories)
     aread_result = in_thread(read_result)
+
+    async def aread_trajectories(self, run_id: str, benchmark: str, **kw: bool) -> list[StoredTrajectory]:
+        return await asyncio.to_thread(self.read_trajectories, run_id, benchmark, **kw)
 
     def _write_metadata(self, metadata: RunMetadata) -> None:
         write_json(self._storage, self._path(metadata.run_id, _METADATA), metadata.to_dict())

@@ -125,7 +125,7 @@ class TrainingRunStore:
         return [name.removesuffix(_LOGTREE_END) for name in names if name.endswith(_LOGTREE_END)]
 
     def list_iterations(self) -> list[IterationInfo]:
-        found = map(_ITERATION.fullmatch, self._storage.list_dir(self._prefix))
+        found = map(_ITERATION.fullmatch, self._storage.list_dir(self._path()))
         return [self._iteration_info(int(match[1])) for match in found if match]
 
     def flush(self) -> None:

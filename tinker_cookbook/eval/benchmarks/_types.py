@@ -106,8 +106,8 @@ class BenchmarkResult:
     @classmethod
     def from_dict(cls, d: BenchmarkResultDict | dict[str, Any]) -> Self:
         known = known_fields(cls, d)
-        scores = known.pop("pass_at_k", {})
-        return cls(pass_at_k={int(k): score for k, score in scores.items()}, **known)
+        pass_at_k = {int(k): float(score) for k, score in known.pop("pass_at_k", {}).items()}
+        return cls(score=float(known.pop("score")), pass_at_k=pass_at_k, **known)
 
 
 def known_fields(kind: type, d: Any) -> dict[str, Any]:
