@@ -4,7 +4,7 @@
 
 calls      round trip of an optim_step and of a one-token sample, through the SDK and with plain HTTP, against a server
            that answers at once (`null_server`) and the library's own time for the work. The rest is the engine's.
-startup    a fresh Python: from `connect()` to the first sample of the tiny model, and from the start of the interpreter.
+startup    a fresh Python: the imports, and from `connect()` to the first sample of the tiny model.
 occupancy  64 requests for one sample each, sent together: how many of them a decode step advances.
 smollm2_sampling, smollm2_training
            a batch of 32 through HTTP and the SDK, against the library in this process, in turns.

@@ -209,7 +209,7 @@ def _smollm_info() -> dict[str, ModelAttributes]:
         return ModelAttributes("HuggingFaceTB", "2", size, renderers != _BASE, renderers)
 
     sizes = ("135M", "360M", "1.7B")
-    chat = {f"SmolLM2-{size}-Instruct": smollm2(size, ("chatml",)) for size in sizes}
+    chat = {f"SmolLM2-{size}-Instruct": smollm2(size, ("smollm2", "chatml")) for size in sizes}
     return chat | {f"SmolLM2-{size}": smollm2(size, _BASE) for size in sizes}
 
 

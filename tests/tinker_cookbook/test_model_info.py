@@ -27,7 +27,7 @@ QWEN3 = CHATML + "<tool_response>"
         ("thinkingmachines/Inkling-Small", ["tml_v0"]),
         ("Qwen/Qwen3-8B:peft:131072", ["qwen3", "qwen3_disable_thinking"]),
         ("tinker-engine/tiny-chat", ["chatml"]),
-        ("HuggingFaceTB/SmolLM2-135M-Instruct", ["chatml"]),
+        ("HuggingFaceTB/SmolLM2-135M-Instruct", ["smollm2", "chatml"]),
         ("HuggingFaceTB/SmolLM2-135M", ["role_colon"]),
     ],
 )

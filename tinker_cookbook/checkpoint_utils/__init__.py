@@ -17,6 +17,7 @@ from tinker_cookbook.checkpoint_utils.renderer_names import (
     resolve_renderer_name_from_checkpoint_or_default,
     resolve_renderer_name_from_checkpoint_or_default_async,
 )
+from tinker_cookbook.checkpoint_utils.rest import rest_client
 from tinker_cookbook.checkpoint_utils.resume import find_resume_checkpoint
 from tinker_cookbook.checkpoint_utils.saving import save_checkpoint, save_checkpoint_async
 
@@ -35,6 +36,7 @@ __all__ = [
     "load_checkpoints_file",
     "resolve_renderer_name_from_checkpoint_or_default",
     "resolve_renderer_name_from_checkpoint_or_default_async",
+    "rest_client",
     "save_checkpoint",
     "save_checkpoint_async",
 ]

@@ -9,7 +9,7 @@ import logging
 import tinker
 
 from tinker_cookbook.checkpoint_utils._blocking import blocking
-from tinker_cookbook.checkpoint_utils._rest import rest_client
+from tinker_cookbook.checkpoint_utils.rest import rest_client
 
 logger = logging.getLogger(__name__)
 

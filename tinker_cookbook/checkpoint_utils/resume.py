@@ -5,8 +5,8 @@ import logging
 
 import tinker
 
-from tinker_cookbook.checkpoint_utils._rest import rest_client
 from tinker_cookbook.checkpoint_utils.records import CheckpointRecord, load_checkpoints_file
+from tinker_cookbook.checkpoint_utils.rest import rest_client
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import tinker
 
-from tinker_cookbook.checkpoint_utils._rest import rest_client
+from tinker_cookbook.checkpoint_utils.rest import rest_client
 from tinker_cookbook.checkpoint_utils.saving import LoopState, Saving
 from tinker_cookbook.stores.training_store import TrainingRunStore
 

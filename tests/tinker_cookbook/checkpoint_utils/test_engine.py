@@ -16,7 +16,7 @@ from tinker_cookbook.checkpoint_utils import (
     load_checkpoints_file,
     save_checkpoint_async,
 )
-from tinker_cookbook.checkpoint_utils._rest import rest_client
+from tinker_cookbook.checkpoint_utils.rest import rest_client
 
 MODEL = "tinker-engine/tiny-chat"
 TOKENS = [5, 6, 7, 8, 9] * 3

@@ -1,0 +1,143 @@
+"""A server of the Tinker API that computes nothing and remembers everything, in the order it was asked.
+
+`weights` are the names of the updates that made them, so a test can say which batches a checkpoint holds. Requests of a
+training client take effect in the order they are submitted, as in the SDK, and their answers can be kept waiting.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import tinker
+
+Weights = tuple[str, ...]
+
+
+class FakeFuture:
+    def __init__(self, value: Any):
+        self._value = value
+
+    async def result_async(self, timeout: float | None = None) -> Any:
+        await asyncio.sleep(0)
+        if isinstance(self._value, Exception):
+            raise self._value
+        return self._value
+
+    def result(self, timeout: float | None = None) -> Any:
+        if isinstance(self._value, Exception):
+            raise self._value
+        return self._value
+
+
+@dataclass
+class FakeService:
+    """Stands in for `tinker.ServiceClient`; `describe` names an update by the data it was made from."""
+
+    model: str = "fake/model"
+    rank: int = 32
+    describe: Callable[[Sequence[Any]], str] = lambda data: f"{len(data)} datums"
+    calls: list[str] = field(default_factory=list)
+    stored: dict[str, Weights] = field(default_factory=dict)
+    metadata: list[dict[str, str]] = field(default_factory=list)
+    fail: dict[str, Exception] = field(default_factory=dict)  # by the name of the call
+
+    def call(self, name: str, detail: str = "") -> None:
+        self.calls.append(f"{name} {detail}".strip())
+        if name in self.fail:
+            raise self.fail.pop(name)
+
+    def create_rest_client(self) -> "FakeRest":
+        return FakeRest(self)
+
+    async def create_lora_training_client_async(
+        self,
+        base_model: str,
+        rank: int = 32,
+        seed: int | None = None,
+        user_metadata: dict[str, str] | None = None,
+    ) -> "FakeTrainingClient":
+        self.call("create", f"{base_model} rank {rank} seed {seed}")
+        self.metadata.append(user_metadata or {})
+        return FakeTrainingClient(self, ())
+
+    async def create_training_client_from_state_async(
+        self, path: str, user_metadata: dict[str, str] | None = None
+    ) -> "FakeTrainingClient":
+        self.call("load weights", path)
+        return FakeTrainingClient(self, self.stored[path])
+
+    async def create_training_client_from_state_with_optimizer_async(
+        self, path: str, user_metadata: dict[str, str] | None = None
+    ) -> "FakeTrainingClient":
+        self.call("resume", path)
+        return FakeTrainingClient(self, self.stored[path])
+
+
+class FakeTrainingClient:
+    def __init__(self, service: FakeService, weights: Weights):
+        self.service = service
+        self.weights = weights
+        self._gradient = ""
+
+    async def forward_backward_async(
+        self, data: Sequence[Any], loss_fn: str, loss_fn_config: dict[str, Any] | None = None
+    ) -> FakeFuture:
+        self._gradient = self.service.describe(data)
+        self.service.call("forward_backward", self._gradient)
+        return FakeFuture(SimpleNamespace(metrics={"loss:sum": 1.0}, loss_fn_outputs=[]))
+
+    async def optim_step_async(self, params: Any) -> FakeFuture:
+        self.service.call("optim_step", self._gradient)
+        self.weights = (*self.weights, self._gradient)
+        return FakeFuture(SimpleNamespace(metrics={}))
+
+    async def save_state_async(self, name: str, ttl_seconds: int | None = None) -> FakeFuture:
+        return self._save("save_state", f"tinker://fake/weights/{name}")
+
+    async def save_weights_for_sampler_async(self, name: str, ttl_seconds: int | None = None) -> FakeFuture:
+        return self._save("save_sampler", f"tinker://fake/sampler_weights/{name}")
+
+    def _save(self, call: str, path: str) -> FakeFuture:
+        try:
+            self.service.call(call, path)
+        except tinker.TinkerError as error:
+            return FakeFuture(error)
+        self.service.stored[path] = self.weights
+        return FakeFuture(SimpleNamespace(path=path))
+
+    async def save_weights_and_get_sampling_client_async(
+        self, name: str | None = None
+    ) -> "FakeSamplingClient":
+        self.service.call("snapshot", f"of {len(self.weights)} updates")
+        return FakeSamplingClient(self.service, self.weights)
+
+    async def get_info_async(self) -> Any:
+        return SimpleNamespace()
+
+
+@dataclass
+class FakeSamplingClient:
+    service: FakeService
+    weights: Weights
+
+
+@dataclass
+class FakeRest:
+    service: FakeService
+
+    async def get_weights_info_by_tinker_path(self, path: str) -> Any:
+        if path not in self.service.stored:
+            request = httpx.Request("POST", "http://fake/api/v1/weights_info")
+            raise tinker.NotFoundError("gone", response=httpx.Response(404, request=request), body=None)
+        return SimpleNamespace(base_model=self.service.model, lora_rank=self.service.rank)
+
+    async def get_training_run_by_tinker_path_async(self, path: str) -> Any:
+        return SimpleNamespace(user_metadata={}, base_model=self.service.model)
+
+    async def delete_checkpoint_from_tinker_path_async(self, path: str) -> None:
+        await self.get_weights_info_by_tinker_path(path)
+        self.service.call("delete", path)
+        del self.service.stored[path]
