@@ -35,25 +35,21 @@ def fake(monkeypatch) -> FakeService:
 
 
 def config(tmp_path: Path, **changes: Any) -> RunConfig:
-    return RunConfig(
-        log_path=str(tmp_path / "run"),
-        model_name="fake/model",
-        recipe_name="test",
-        **({"save_every": 2} | changes),
-    )
+    fields: dict[str, Any] = {"save_every": 2, **changes}
+    return RunConfig(log_path=str(tmp_path / "run"), model_name="fake/model", recipe_name="test", **fields)
 
 
 class Loss(TrainingClientEvaluator):
     name = "loss"
 
-    async def __call__(self, training_client):
+    async def __call__(self, training_client: Any):
         return {"test/updates": len(training_client.weights)}
 
 
 class Reward(SamplingClientEvaluator):
     name = "reward of/all"
 
-    async def __call__(self, sampling_client):
+    async def __call__(self, sampling_client: Any):
         logtree.log_text("a sample")
         return {"test/sampled_updates": len(sampling_client.weights)}
 

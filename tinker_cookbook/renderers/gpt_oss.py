@@ -89,9 +89,9 @@ class GptOssRenderer(Renderer):
         system = Message(role=HARMONY_SYSTEM, content=self._identity)
         if rest and rest[0]["role"] == HARMONY_SYSTEM:
             rest = rest[1:]
-            system = {**messages[0], "content": self._identity}
-            if ROUTING in ensure_text(messages[0]["content"]):
-                system["content"] = f"{self._identity}\n{ROUTING}"
+            routed = ROUTING in ensure_text(messages[0]["content"])
+            system = messages[0].copy()
+            system["content"] = f"{self._identity}\n{ROUTING}" if routed else self._identity
         elif any("trainable" in message for message in messages):
             system["trainable"] = False
         return [system, *rest]

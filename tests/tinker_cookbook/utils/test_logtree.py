@@ -143,7 +143,7 @@ def test_formatters_share_their_style_and_give_data_to_json():
     assert trace.get_html().count(".red { color: red; }") == 1
     assert [b.text for b in main_of(trace).all("b", "red")] == ["one", "two"]
     first, _, third = trace.to_dict()["root"]["children"]
-    assert first["data"] == {"type": "coloured", "text": "one", "score": None}
+    assert first["data"] == {"type": "coloured", "text": "one", "score": "NaN"}
     assert first["children"] == []
     assert third["children"] == ["<i>x</i>"]
     assert "data" not in third
