@@ -133,6 +133,7 @@ def test_a_file_that_a_killed_engine_left_is_not_trusted(tmp_path, start):
         '{"pid": 1}',
         json.dumps({"pid": os.getpid(), "url": "http://127.0.0.1:9", "key": "k", "log": "l"}),
     ],
+    ids=["no JSON", "no object", "only a process", "another process"],
 )
 def test_a_file_that_names_no_engine_is_not_trusted(tmp_path, start, left):
     (tmp_path / "engine.json").write_text(left)

@@ -123,7 +123,7 @@ def test_functions_without_a_name_say_where_they_stand():
         ({"b", "a"}, ["a", "b"]),
         (float("inf"), "Infinity"),
     ],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )
 def test_values(value: Any, expected: Any):
     assert dump_config(value) == expected
