@@ -153,6 +153,6 @@ def text_chunk(tokens: Sequence[int]) -> list[tinker.ModelInputChunk]:
     return [tinker.EncodedTextChunk(tokens=list(tokens))] if tokens else []
 
 
-def common_length(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many tokens the two begin with alike."""
+def common_length(a: Sequence[object], b: Sequence[object]) -> int:
+    """How many items (tokens, say) the two begin with alike."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
