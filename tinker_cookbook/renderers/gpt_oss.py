@@ -55,6 +55,8 @@ class GptOssRenderer(Renderer):
         if use_system_prompt and reasoning_effort not in ("low", "medium", "high"):
             raise RendererError(f"reasoning_effort is low, medium or high, not {reasoning_effort!r}")
         self._identity = self._system_text(reasoning_effort, current_date) if use_system_prompt else None
+        for token in ("<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>"):
+            self.encoder.control(token)
         self._stops = [self.encoder.control("<|return|>"), self.encoder.control("<|call|>")]
 
     @staticmethod
@@ -88,9 +90,9 @@ class GptOssRenderer(Renderer):
             return rest
         system = Message(role=HARMONY_SYSTEM, content=self._identity)
         if rest and rest[0]["role"] == HARMONY_SYSTEM:
-            rest = rest[1:]
-            system = {**messages[0], "content": self._identity}
-            if ROUTING in ensure_text(messages[0]["content"]):
+            given, rest = rest[0], rest[1:]
+            system = {**given, "content": self._identity}
+            if ROUTING in ensure_text(given["content"]):
                 system["content"] = f"{self._identity}\n{ROUTING}"
         elif any("trainable" in message for message in messages):
             system["trainable"] = False
@@ -187,8 +189,8 @@ class GptOssRenderer(Renderer):
                 calls.append(_call(tool.group(1), unmarked(payload), begun, unmarked(segment)))
             elif begun and re.search(r"<\|channel\|>analysis", head):
                 parts.append(ThinkingPart(type="thinking", thinking=unmarked(payload)))
-            elif payload or head.strip():
-                parts.append(TextPart(type="text", text=unmarked(payload or segment)))
+            elif text := unmarked(payload if begun else segment):
+                parts.append(TextPart(type="text", text=text))
         only_text = all(part["type"] == "text" for part in parts)
         message = Message(
             role="assistant",

@@ -109,9 +109,7 @@ class Renderer(ABC):
             plain["reasoning_content"] = thinking
         if calls := message.get("tool_calls"):
             plain["tool_calls"] = [call.model_dump(exclude_none=True) for call in calls]
-        for key in ("tool_call_id", "name"):
-            if key in message:
-                plain[key] = message[key]
+        plain |= {key: value for key, value in message.items() if key in ("tool_call_id", "name")}
         return plain
 
     # --- prompts -------------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ turn out to be part of a tag, or of the blanks around one.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tinker_cookbook.renderers.blocks import ThinkTags, drop_shared_start
-from tinker_cookbook.renderers.encoding import Encoder, decode_exactly
+from tinker_cookbook.renderers.blocks import PLAIN_TAGS, ThinkTags, drop_shared_start
+from tinker_cookbook.renderers.encoding import Encoder, decode_exactly, without_marks
 from tinker_cookbook.renderers.messages import Message, ensure_list
 from tinker_cookbook.renderers.tool_formats import ToolCalls
 from tinker_cookbook.tokenizer_utils import Tokenizer
@@ -54,8 +54,18 @@ class Utf8TokenDecoder:
                 self._pending = self._pending[len(ready) :]
                 return text
         if len(self._pending) > MOST_PENDING:  # bytes that are no character: they will not become one
-            return self.flush()
+            return self._shed()
         return None
+
+    def _shed(self) -> str:
+        """All but the last tokens, which may begin a character; cut where the rest reads the same by itself."""
+        whole = decode_exactly(self._tokenizer, self._pending)
+        for kept in range(1, MOST_PENDING):
+            text = decode_exactly(self._tokenizer, self._pending[:-kept])
+            if text + decode_exactly(self._tokenizer, self._pending[-kept:]) == whole:
+                self._pending = self._pending[-kept:]
+                return text
+        return self.flush()
 
     def flush(self) -> str:
         """What is left, complete or not."""
@@ -106,7 +116,7 @@ class StreamingParser:
 
     def finish(self) -> list[MessageDelta]:
         """The rest, and the message. Left of the last part is what the whole has more than was given out."""
-        self._buffer += self._decoder.flush()
+        self._buffer += without_marks(self._decoder.flush())
         deltas = list(self._give_out())
         message = self._parse(self._tokens)
         return [*deltas, *self._header(), *self._rest(message), message]
@@ -114,8 +124,8 @@ class StreamingParser:
     def _text_of(self, token: int) -> str:
         name = self._encoder.control_name(token)
         if name is not None:
-            return self._decoder.flush() + self._encoder.tag(name)
-        return self._decoder.decode([token]) or ""
+            return without_marks(self._decoder.flush()) + self._encoder.tag(name)
+        return without_marks(self._decoder.decode([token]) or "")
 
     def _header(self) -> Iterator[MessageDelta]:
         if not self._header_sent:
@@ -151,13 +161,14 @@ class ReasoningStreamingParser(StreamingParser):
         tokenizer: Tokenizer,
         end_message_token: int,
         parse_final_response: Callable[[list[int]], Message],
-        tags: ThinkTags | None = None,
+        tags: ThinkTags | None = PLAIN_TAGS,
         tools: ToolCalls | None = None,
         *,
         starts_thinking: bool = False,
     ):
         self._starts_thinking = starts_thinking
-        self._plain_tags = tags or ThinkTags()
+        self._thinks = tags is not None
+        self._plain_tags = tags or PLAIN_TAGS
         self._tools = tools
         super().__init__(tokenizer, end_message_token, parse_final_response)
 
@@ -189,11 +200,11 @@ class ReasoningStreamingParser(StreamingParser):
     def _awaited(self) -> list[str]:
         if self._thinking:
             return [self._tags.close]
-        return [self._tags.open, *([self._tool_tag] if self._tool_tag else [])]
+        return [*([self._tags.open] if self._thinks else []), *([self._tool_tag] if self._tool_tag else [])]
 
     def _held_back(self) -> int:
         """Length of the longest end that may be the beginning of a tag."""
-        return max(_longest_matching_suffix_prefix(self._buffer, tag) for tag in self._awaited())
+        return max((_longest_matching_suffix_prefix(self._buffer, tag) for tag in self._awaited()), default=0)
 
     def _enter(self, tag: str) -> None:
         self._sent = ""

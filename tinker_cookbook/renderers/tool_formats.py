@@ -55,10 +55,9 @@ class ToolCalls(ABC):
             pieces += [Markup(start + self.open), *self.write_body(call), Markup(self.close)]
         return [*pieces, Markup(self.section[1])]
 
-    def read(self, text: str, encoder: Encoder) -> tuple[str, list[ParsedCall]]:
-        """The text without the calls, and the calls. The text stays marked."""
+    def read(self, text: str, encoder: Encoder, start: int) -> tuple[str, list[ParsedCall]]:
+        """The text without the calls, and the calls, which begin at `start` (-1: nowhere). The text stays marked."""
         opening, closing = encoder.tag(self.open), encoder.tag(self.close)
-        start = text.find(encoder.tag(self.first_tag))
         if start < 0:
             return text, []
         before, rest = text[:start].removesuffix(self.before), text[start:]
