@@ -164,10 +164,13 @@ class GptOssRenderer(Renderer):
 
     @staticmethod
     def _shows_thinking(ctx: RenderContext, calls: Sequence[ToolCall]) -> bool:
-        """In the answer that ends the conversation, and before calls as long as no answer has followed them."""
+        """In the answer that ends the conversation, and before calls as long as no answer has followed them.
+
+        An answer that ends an example does not count: it was sampled after the calls and their thinking.
+        """
         if not calls:
             return ctx.is_last
-        later = ctx.messages[ctx.idx + 1 :]
+        later = ctx.messages[ctx.idx + 1 : -1]
         return not any(m["role"] == "assistant" and not m.get("tool_calls") for m in later)
 
     # --- parsing -------------------------------------------------------------------------------------
