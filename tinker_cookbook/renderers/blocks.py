@@ -154,6 +154,8 @@ def _arguments_as_written(body: str, name: str, arguments: dict[str, Any]) -> st
 
 
 def tool_call(name: str, arguments: str, call_id: str | None = None) -> ToolCall:
+    """ValueError for half a surrogate pair, which JSON can spell and no tokenizer can write again."""
+    f"{name}{arguments}{call_id}".encode()
     return ToolCall(id=call_id, function=ToolCall.FunctionBody(name=name, arguments=arguments))
 
 

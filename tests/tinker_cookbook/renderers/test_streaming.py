@@ -14,7 +14,7 @@ from tests.tinker_cookbook.renderers.families import (
 )
 from tests.tinker_cookbook.renderers.small_tokenizers import byte_tokens
 from tests.tinker_cookbook.renderers.strategies import QUICK, answers, responses
-from tests.tinker_cookbook.renderers.test_parse_any import produced
+from tests.tinker_cookbook.renderers.test_round_trip import produced
 from tinker_cookbook.renderers import (
     Message,
     MessageDelta,
