@@ -91,9 +91,8 @@ class GptOssRenderer(Renderer):
         system = Message(role=HARMONY_SYSTEM, content=self._identity)
         if rest and rest[0]["role"] == HARMONY_SYSTEM:
             given, rest = rest[0], rest[1:]
-            system = {**given, "content": self._identity}
-            if ROUTING in ensure_text(given["content"]):
-                system["content"] = f"{self._identity}\n{ROUTING}"
+            routing = f"\n{ROUTING}" if ROUTING in ensure_text(given["content"]) else ""
+            system = Message(**{**given, "content": self._identity + routing})
         elif any("trainable" in message for message in messages):
             system["trainable"] = False
         return [system, *rest]

@@ -33,7 +33,6 @@ class Family:
     interleaves: bool = True  # thinking may follow text
     tags_are_text: bool = False  # then text that spells them is read as them
     streams: bool = True
-    system_first: bool = False  # and nowhere else
     trim_text: Callable[[str], str] = str
     trim_thinking: Callable[[str], str] = str
 
@@ -45,9 +44,6 @@ class Family:
             several_calls=self.calls > 1,
             control_strings=tuple(tokenizer_of(self).get_added_vocab()),
         )
-
-    def without_thinking(self) -> "Family":
-        return replace(self, thinking=False)
 
 
 def _no_newlines_at_the_edges(text: str) -> str:
@@ -70,7 +66,7 @@ QWEN3_5 = Family(
     trim_text=str.strip,
     trim_thinking=str.strip,
 )
-DEEPSEEK = Family("deepseekv3", "deepseekv3", thinks_last=False, system_first=True)
+DEEPSEEK = Family("deepseekv3", "deepseekv3", thinks_last=False)
 GPT_OSS = Family("gpt_oss_no_sysprompt", "gpt_oss_no_sysprompt", calls=1, interleaves=False, streams=False)
 
 FAMILIES = (
@@ -105,6 +101,12 @@ FAMILIES = (
     ),
 )
 NAMES = [family.name for family in FAMILIES]
+DISTINCT = [
+    n
+    for n in NAMES
+    if n not in ("deepseekv3_disable_thinking", "gpt_oss_medium_reasoning", "gpt_oss_high_reasoning")
+]
+"""Without those that are another by name or by one word: enough for tests of many examples."""
 BY_NAME = {family.name: family for family in FAMILIES}
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.tinker_cookbook.renderers.families import BY_NAME, NAMES, Family, controls_of, renderer_of
+from tests.tinker_cookbook.renderers.families import BY_NAME, DISTINCT, Family, controls_of, renderer_of
 from tests.tinker_cookbook.renderers.strategies import QUICK
 from tinker_cookbook.exceptions import RendererError
 from tinker_cookbook.renderers import Message, TextPart, ThinkingPart, ToolCall, TrainOnWhat
@@ -45,7 +45,7 @@ def conversation(family: Family, say: list[str]) -> list[Message]:
     return [*messages, Message(role="user", content=[TextPart(type="text", text=say[7])])]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", DISTINCT)
 @QUICK
 @given(data=st.data())
 def test_texts_names_and_arguments(name, data):
@@ -59,7 +59,7 @@ def test_texts_names_and_arguments(name, data):
     assert control_tokens(family, prompt) == control_tokens(family, harmless)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", DISTINCT)
 @QUICK
 @given(data=st.data())
 def test_the_last_answer_and_its_thinking(name, data):
@@ -78,7 +78,7 @@ def test_the_last_answer_and_its_thinking(name, data):
     assert control_tokens(family, attacked) == control_tokens(family, harmless)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", DISTINCT)
 @QUICK
 @given(data=st.data())
 def test_roles(name, data):
@@ -100,7 +100,7 @@ def test_roles(name, data):
 TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", DISTINCT)
 @QUICK
 @given(data=st.data())
 def test_system_messages_may_hold_tags_alone(name, data):
@@ -123,7 +123,7 @@ def test_system_messages_may_hold_tags_alone(name, data):
     assert {token for token, count in more.items() if count} <= allowed
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", DISTINCT)
 def test_prefill_is_the_callers(name):
     """Who puts words in the model's mouth may mean control tokens by them."""
     family = BY_NAME[name]

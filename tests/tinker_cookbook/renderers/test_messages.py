@@ -11,6 +11,8 @@ from tinker_cookbook.renderers import (
     Message,
     ParseFailureKind,
     ParseTermination,
+    TextPart,
+    ThinkingPart,
     ToolCall,
     TrainOnWhat,
     UnparsedToolCall,
@@ -33,20 +35,20 @@ from tinker_cookbook.renderers.base import (
     tokens_weights_from_strings_weights,
 )
 
-TEXT = {"type": "text", "text": "a"}
-THINKING = {"type": "thinking", "thinking": "t"}
+TEXT = TextPart(type="text", text="a")
+THINKING = ThinkingPart(type="thinking", thinking="t")
 CALL = ToolCall(id="1", function=ToolCall.FunctionBody(name="f", arguments="{}"))
 
 
 def test_ensure_text():
-    assert ensure_text("a") == ensure_text([TEXT]) == "a"  # type: ignore[list-item]
-    for content in ([], [TEXT, TEXT], [THINKING]):
+    assert ensure_text("a") == ensure_text([TEXT]) == "a"
+    for parts in ((), (TEXT, TEXT), (THINKING,)):
         with pytest.raises(RendererError):
-            ensure_text(content)
+            ensure_text([*parts])
 
 
 def test_text_and_thinking():
-    message = Message(role="assistant", content=[THINKING, TEXT, TEXT])  # type: ignore[list-item]
+    message = Message(role="assistant", content=[THINKING, TEXT, TEXT])
     assert get_text_content(message) == "aa"
     assert get_text_content(Message(role="assistant", content="<think>t</think>a")) == "<think>t</think>a"
     assert has_thinking(message["content"])
@@ -63,7 +65,7 @@ def test_text_and_thinking():
 def test_jsonable():
     message = Message(
         role="assistant",
-        content=[THINKING, TEXT],  # type: ignore[list-item]
+        content=[THINKING, TEXT],
         tool_calls=[CALL],
         unparsed_tool_calls=[UnparsedToolCall(raw_text="r", error="e")],
         trainable=True,

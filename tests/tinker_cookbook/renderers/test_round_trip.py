@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.tinker_cookbook.renderers.families import (
     BY_NAME,
-    NAMES,
+    DISTINCT,
     comparable,
     read_back,
     renderer_of,
@@ -23,7 +23,7 @@ def produced(renderer, answer: Message) -> list[int]:
     return [token for token, weight in zip(tokens.to_ints(), weights.tolist(), strict=True) if weight]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", DISTINCT)
 @QUICK
 @given(data=st.data())
 def test_an_answer_comes_back(name, data):
@@ -37,7 +37,7 @@ def test_an_answer_comes_back(name, data):
     assert produced(renderer, message) == tokens
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", DISTINCT)
 @QUICK
 @given(data=st.data())
 def test_garbage_is_parsed(name, data):

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tinker_cookbook.renderers.families import (
-    FAMILIES,
     BY_NAME,
+    DISTINCT,
     Family,
     controls_of,
     renderer_of,
@@ -28,7 +28,7 @@ from tinker_cookbook.renderers.base import StreamingParser, ensure_list
 from tinker_cookbook.renderers.encoding import Markup
 from tinker_cookbook.renderers.family import FamilyRenderer
 
-STREAMING = [family.name for family in FAMILIES if family.streams]
+STREAMING = [name for name in DISTINCT if BY_NAME[name].streams]
 
 
 def family_renderer(family: Family) -> FamilyRenderer:
@@ -159,6 +159,23 @@ def test_part_of_a_tag_is_held_back():
     assert thinking_of(fed("g")) == "</thing"
     assert text_of(fed("</think>c<tool_cal")) == "c"
     assert text_of(parser.finish()) == "<tool_cal"
+
+
+def test_text_after_a_call_comes_at_the_end():
+    renderer = family_renderer(BY_NAME["smollm2"])
+    text = 'a<tool_call>{"name": "f", "arguments": {}}</tool_call>b'
+    tokens = [*renderer.encoder.tokens([text]), renderer._end_message_token]
+    *deltas, message = renderer.parse_response_streaming(tokens)
+    assert isinstance(message, dict)
+    assert text_of(deltas) == "ab" == message["content"]
+
+
+def test_cut_off_where_a_second_thought_begins():
+    renderer = family_renderer(BY_NAME["smollm2"])
+    *deltas, message = renderer.parse_response_streaming(renderer.encoder.tokens(["<think>a</think><think>"]))
+    assert thinking_of(deltas) == "a"
+    assert isinstance(message, dict)
+    assert message["content"] == [{"type": "thinking", "thinking": "a"}]
 
 
 def test_content_index_rises_at_every_border():

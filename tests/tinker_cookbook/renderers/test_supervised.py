@@ -1,5 +1,6 @@
 """Which tokens are learned, and that what is learned is what sampling is asked for."""
 
+import itertools
 import logging
 from collections.abc import Iterator
 
@@ -25,7 +26,6 @@ from tinker_cookbook.renderers import (
     ToolCall,
     TrainOnWhat,
 )
-from tinker_cookbook.renderers.base import ensure_list
 from tinker_cookbook.renderers.qwen3 import Qwen3Renderer
 
 COUNT = 25
@@ -237,32 +237,28 @@ def test_a_question_teaches_nothing(name):
 
 @pytest.mark.parametrize("name", [f.name for f in FAMILIES if renderer_of(f).disables_thinking])
 def test_no_thinking_where_it_is_disabled(name):
-    """Either the turn is refused, or its thinking is not in the example."""
+    """The turn is refused; DeepSeek's template takes thinking out of every answer instead."""
     renderer = renderer_of(BY_NAME[name])
     for what in (TrainOnWhat.LAST_ASSISTANT_MESSAGE, TrainOnWhat.LAST_ASSISTANT_TURN):
-        try:
-            tokens, _ = renderer.build_supervised_example([question(), answer("Yes.", "ponder")], what)
-        except RendererError as error:
-            assert "thinking" in str(error)
-        else:
-            assert name.startswith("deepseek"), "only its template takes thinking out of every answer"
-            assert "ponder" not in text_of(renderer, tokens.to_ints())
-    if not name.startswith("deepseek"):
-        with pytest.raises(RendererError, match="thinking"):
-            renderer.build_supervised_example([question(), answer("ponder</think>Yes.")])
+        for reasoned in (answer("Yes.", "ponder"), answer("ponder</think>Yes.")):
+            if name.startswith("deepseek"):
+                tokens, _ = renderer.build_supervised_example([question(), reasoned], what)
+                assert "ponder" not in text_of(renderer, tokens.to_ints())
+            else:
+                with pytest.raises(RendererError, match="thinking"):
+                    renderer.build_supervised_example([question(), reasoned], what)
 
 
 # --- prompts that extend each other --------------------------------------------------------------------------
 
 
 def prompts_and_next(family: Family, renderer: Renderer, seed: int) -> Iterator[tuple[list[int], list[int]]]:
-    """Prompts of successive answers, in conversations of five turns."""
-    pieces = list(cases(family, 8, seed))
-    for start in range(0, 5, 5):
-        messages = [m for c in pieces[start : start + 5] for m in c.messages if m["role"] != "system"]
-        at = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
-        prompts = [renderer.build_generation_prompt(messages[:i]).to_ints() for i in at]
-        yield from zip(prompts, prompts[1:], strict=False)
+    """Prompts of successive answers, in conversations of five turns and more."""
+    pieces = list(cases(family, 5, seed))
+    messages = [m for c in pieces for m in c.messages if m["role"] != "system"]
+    at = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
+    prompts = [renderer.build_generation_prompt(messages[:i]).to_ints() for i in at]
+    yield from itertools.pairwise(prompts)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -508,4 +504,3 @@ def test_messages_are_not_changed(name):
         renderer.build_supervised_example(conversation.messages)
         renderer.build_generation_prompt(conversation.messages)
         assert str(conversation.messages) == before
-        assert all(ensure_list(message["content"]) is not None for message in conversation.messages)
