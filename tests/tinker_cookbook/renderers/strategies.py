@@ -10,7 +10,7 @@ from tests.tinker_cookbook.renderers.families import Family, controls_of, tokeni
 from tinker_cookbook.renderers import Message, TextPart, ThinkingPart, ToolCall
 
 QUICK = settings(
-    max_examples=15,
+    max_examples=10,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 )
