@@ -67,6 +67,7 @@ class ExampleDatasetBuilder(ChatDatasetBuilder):
                 f"there are {len(split.train_order)} examples to train on, fewer than batch_size={batch_size}: set "
                 f"batch_size to {max(1, len(split.train_order))} or less"
             )
+        logger.info("%d examples to train on, %d held out", len(split.train_order), len(split.test_order))
         if rest := len(split.train_order) % batch_size:
             logger.info("%d examples, others in each epoch, are left over by batches of %d", rest, batch_size)
         train = self._dataset(split.train, split.train_order, batch_size)
