@@ -9,12 +9,16 @@ user can get wrong is looked at before training starts.
 import asyncio
 import functools
 import logging
+import os
 import re
 import sys
+import threading
 from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import NamedTuple
 
 import chz
+from tinker.types import SupportedModel
 
 from tinker_cookbook import hyperparam_utils, model_info, service
 from tinker_cookbook.cli_utils import LogdirBehavior, check_log_dir
@@ -35,6 +39,7 @@ from tinker_cookbook.utils.lr_scheduling import LRSchedule
 logger = logging.getLogger(__name__)
 
 _MAX_LENGTH = 4096
+_PATIENCE_SECONDS = 150  # the SDK would go on trying for many minutes; an engine may take two to start
 
 
 @chz.chz
@@ -66,8 +71,9 @@ class CLIConfig:
         default=None, doc="Server of the Tinker API; None: TINKER_BASE_URL, else an engine on this machine"
     )
 
-    train_on_what: TrainOnWhat = chz.field(
-        default=TrainOnWhat.ALL_ASSISTANT_MESSAGES, doc="Which messages of a conversation are learned"
+    train_on_what: TrainOnWhat | None = chz.field(
+        default=None,
+        doc="What is learned: last_assistant_message, all_tokens, ...; None: all_assistant_messages",
     )
     max_length: int | None = chz.field(
         default=None,
@@ -198,10 +204,7 @@ class ServedModel(NamedTuple):
 
 
 def _served_model(cli: CLIConfig) -> ServedModel:
-    client = service.connect(cli.base_url)
-    served = [
-        model for model in client.get_server_capabilities().supported_models if model.trainable is not False
-    ]
+    served = [model for model in _supported_models(cli.base_url) if model.trainable is not False]
     contexts = {model.model_name: model.max_context_length for model in served if model.model_name}
     if not contexts:
         raise ConfigurationError("the server has no model that can be trained")
@@ -215,6 +218,24 @@ def _served_model(cli: CLIConfig) -> ServedModel:
     if known is None:
         raise ConfigurationError(f"the server has no model {name}; it has {', '.join(contexts)}")
     return ServedModel(name, contexts[known])
+
+
+def _supported_models(base_url: str | None) -> Sequence[SupportedModel]:
+    answer: Future[Sequence[SupportedModel]] = Future()
+
+    def ask() -> None:
+        try:
+            answer.set_result(service.connect(base_url).get_server_capabilities().supported_models)
+        except BaseException as error:  # the boundary of the thread: raised again by the one who waits
+            answer.set_exception(error)
+
+    # A thread that nobody waits for at the end: the SDK cannot be told to give up sooner.
+    threading.Thread(target=ask, daemon=True).start()
+    try:
+        return answer.result(_PATIENCE_SECONDS)
+    except TimeoutError as error:
+        server = base_url or os.environ.get("TINKER_BASE_URL", "of the Tinker API")
+        raise ConfigurationError(f"the server {server} does not answer; is it running?") from error
 
 
 def _sampling(
