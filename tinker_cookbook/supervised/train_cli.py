@@ -54,6 +54,9 @@ class CLIConfig:
         default="stop", doc="stop, or skip: what happens at a row that does not fit"
     )
     test_dataset: str | None = chz.field(default=None, doc="Held-out data; None: a part of dataset")
+    test_split: str | None = chz.field(
+        default=None, doc="Of a Hugging Face data set: the split to hold out; None: a part of dataset"
+    )
     test_size: int | None = chz.field(
         default=None, doc="Examples of dataset to hold out; None: a tenth, 200 at most"
     )
@@ -167,6 +170,7 @@ def _builder(cli: CLIConfig, model: "ServedModel", sizes: "Sizes") -> FromConver
         ),
         file_path=cli.dataset,
         test_path=cli.test_dataset,
+        test_split=cli.test_split,
         test_size=sizes.test_size,
         shuffle_seed=cli.seed,
         on_bad_row=cli.on_bad_row,
@@ -187,7 +191,7 @@ class Sizes(NamedTuple):
     def for_rows(cls, rows: int, cli: CLIConfig) -> "Sizes":
         test_size = cli.test_size
         if test_size is None:
-            test_size = 0 if cli.test_dataset is not None else min(200, rows // 10)
+            test_size = 0 if cli.test_dataset or cli.test_split else min(200, rows // 10)
         twentieth = max(1, (rows - test_size) // 20)  # so that an epoch of little data is some 20 steps
         batch_size = min(64, 1 << (twentieth.bit_length() - 1))
         epochs = 3 if rows < 5000 else 1

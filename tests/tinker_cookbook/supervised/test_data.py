@@ -139,7 +139,7 @@ def test_held_out_examples_may_have_a_file_of_their_own(sums, tmp_path):
     train, test = builder(sums, test_path=str(tmp_path / "test.csv"))()
     assert questions(test) == ["Who?"]
     assert len(train) == 5
-    with pytest.raises(ConfigurationError, match="test_path and test_size"):
+    with pytest.raises(ConfigurationError, match="give one way to hold out"):
         builder(sums, test_path="x.csv", test_size=1)
 
 

@@ -143,6 +143,31 @@ def test_a_saved_dataset_is_read(tmp_path):
         open_rows(str(tmp_path / "more"), split="test")
 
 
+def test_a_split_can_be_held_out(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    from tests.tinker_cookbook.supervised.numbers import TINY
+    from tinker_cookbook.supervised.data import FromConversationFileBuilder
+    from tinker_cookbook.supervised.types import ChatDatasetBuilderCommonConfig
+
+    splits = {
+        name: datasets.Dataset.from_list([{"prompt": f"{name} {i}", "completion": "ok"} for i in range(size)])
+        for name, size in (("train", 8), ("test", 3))
+    }
+    datasets.DatasetDict(splits).save_to_disk(tmp_path / "saved")
+    common = ChatDatasetBuilderCommonConfig(
+        model_name_for_tokenizer=TINY, renderer_name="chatml", max_length=None, batch_size=4
+    )
+    builder = FromConversationFileBuilder(
+        common_config=common, file_path=str(tmp_path / "saved"), test_split="test"
+    )
+    train, test = builder()
+    assert len(train) == 2
+    assert test is not None
+    assert [builder.tokenizer.decode(d.model_input.to_ints()).count("test") for d in test.get_batch(0)] == [
+        1
+    ] * 3
+
+
 def test_a_name_of_the_hub_is_loaded_by_datasets(tmp_path, monkeypatch):
     datasets = pytest.importorskip("datasets")
     from tinker_cookbook.supervised.rows import open_rows
