@@ -262,8 +262,9 @@ def _sampling(
 
 def default_log_path(dataset: str, model_name: str) -> str:
     """The same data and model are the same run, which the same command goes on with."""
-    parts = (dataset.rstrip("/").split("/")[-1].split(".")[0], without_variant(model_name).split("/")[-1])
-    return "runs/" + re.sub(r"[^A-Za-z0-9._-]+", "-", f"sft-{parts[0]}-{parts[1]}")
+    data = dataset.rstrip("/").split("/")[-1].split(".")[0]
+    model = without_variant(model_name).split("/")[-1]
+    return "runs/" + re.sub(r"[^A-Za-z0-9._]+", "-", f"sft-{data}-{model}")
 
 
 def check_holds_supervised_run(log_path: str) -> None:

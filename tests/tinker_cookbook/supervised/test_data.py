@@ -246,25 +246,23 @@ def test_an_unknown_renderer(sums):
         builder(sums, renderer="nix")()
 
 
-class Choosy(renderers.Renderer):
+def refusing_thirteen(tokenizer: Any, image_processor: Any) -> renderers.Renderer:
     """Refuses a message, as some families do."""
+    renderer = get_renderer("chatml", tokenizer)
+    render = renderer.render_message
 
-    def __new__(cls, tokenizer: Any, image_processor: Any) -> Any:
-        inner = get_renderer("chatml", tokenizer)
-        render = inner.render_message
+    def refuse(message: Any, ctx: Any) -> Any:
+        if "13" in message["content"]:
+            raise RendererError("thirteen is not written")
+        return render(message, ctx)
 
-        def refuse(message: Any, ctx: Any) -> Any:
-            if "13" in message["content"]:
-                raise RendererError("thirteen is not written")
-            return render(message, ctx)
-
-        inner.render_message = refuse
-        return inner
+    renderer.render_message = refuse
+    return renderer
 
 
 @pytest.fixture
 def choosy():
-    renderers.register_renderer("choosy", Choosy)
+    renderers.register_renderer("choosy", refusing_thirteen)
     yield "choosy"
     renderers.unregister_renderer("choosy")
 

@@ -127,7 +127,7 @@ def test_a_cell_may_be_longer_than_the_csv_module_likes(tmp_path):
 
 def test_parquet(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
-    import pyarrow
+    import pyarrow  # pyright: ignore[reportMissingImports]
 
     messages = [[{"role": "user", "content": str(i)}] for i in range(3000)]
     table = pyarrow.table({"messages": messages, "n": list(range(3000))})

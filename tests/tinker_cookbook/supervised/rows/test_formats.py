@@ -1,5 +1,8 @@
 """Which columns make which examples."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
 from tinker_cookbook.exceptions import ConfigurationError, DataFormatError
@@ -9,7 +12,7 @@ from tinker_cookbook.supervised.rows.formats import detect
 HI = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
 
 
-def example(row, columns=()):
+def example(row: Any, columns: Sequence[str] = ()) -> Any:
     return detect("a file", [row], columns).example(row)
 
 
