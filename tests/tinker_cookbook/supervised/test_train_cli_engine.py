@@ -62,27 +62,22 @@ def metrics(run: Path) -> dict[int, dict[str, Any]]:
 
 
 def test_a_file_is_trained_on_evaluated_and_shown_and_the_same_command_goes_on(server, folder):
-    options = ["dataset=sums.jsonl", "lora_rank=4", "eval_every=3", "batch_size=8", "num_epochs=1"]
-    ran = command(server, folder, "train_cli", *options, "max_steps=4")
+    options = ["dataset=sums.jsonl", "lora_rank=4", "eval_every=2", "batch_size=8", "sample_tokens=16"]
+    ran = command(server, folder, "train_cli", *options, "max_steps=3")
     assert ran.returncode == 0, ran.stderr[-3000:]
     run = folder / "runs" / "sft-sums-tiny-chat"
     assert "sums.jsonl: 60 rows of conversations (messages); ignored columns: n" in ran.stderr
     assert "sample: " in (run / "logs.log").read_text()
     steps = metrics(run)
-    assert {step for step, row in steps.items() if "train_mean_nll" in row} == {0, 1, 2, 3}
-    assert {step for step, row in steps.items() if "test/nll" in row} == {0, 3, 4}
-    assert 0 <= steps[4]["samples/ended"] <= 1
+    assert {step for step, row in steps.items() if "train_mean_nll" in row} == {0, 1, 2}
+    assert {step for step, row in steps.items() if "test/nll" in row} == {0, 2, 3}
+    assert 0 <= steps[3]["samples/ended"] <= 1
     assert (run / "iteration_000000" / "eval_samples.html").exists()
 
-    more = command(server, folder, "train_cli", *options, "behavior_if_log_dir_exists=resume")
+    more = command(server, folder, "train_cli", *options, "max_steps=5", "behavior_if_log_dir_exists=resume")
     assert more.returncode == 0, more.stderr[-3000:]
-    assert {step for step, row in metrics(run).items() if "train_mean_nll" in row} == set(range(6))
-    assert "going on with step 4 of 6" in more.stderr
-
-    third = command(server, folder, "train_cli", *options)
-    assert third.returncode == 1
-    assert third.stderr.splitlines()[-1].startswith("error: runs/sft-sums-tiny-chat already exists")
-    assert "Traceback" not in third.stderr
+    assert {step for step, row in metrics(run).items() if "train_mean_nll" in row} == set(range(5))
+    assert "going on with step 3 of 5" in more.stderr
 
 
 def test_what_the_user_gets_wrong_is_one_line(server, folder):
@@ -93,10 +88,3 @@ def test_what_the_user_gets_wrong_is_one_line(server, folder):
     assert last.startswith("error: deaf.jsonl, line 1: the conversation has no assistant message to learn")
     assert "Traceback" not in ran.stderr
     assert not (folder / "runs" / "sft-deaf-tiny-chat").exists()
-
-
-def test_the_data_can_be_looked_at_first(server, folder):
-    arguments = ("dataset=sums.jsonl", "model_name=tinker-engine/tiny-chat", "page=out.html")
-    ran = command(server, folder, "viz_sft_dataset", *arguments)
-    assert ran.returncode == 0, ran.stderr[-3000:]
-    assert (folder / "out.html").stat().st_size > 10_000
