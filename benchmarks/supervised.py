@@ -23,12 +23,12 @@ from typing import Any
 import chz
 import psutil
 import tinker
-from tinker_cookbook.supervised.data import FromConversationFileBuilder
 from tqdm import tqdm
 
 from benchmarks.limits import RESULTS, machine
 from benchmarks.server import counters
 from tinker_cookbook.supervised import train
+from tinker_cookbook.supervised.data import FromConversationFileBuilder
 from tinker_cookbook.supervised.types import ChatDatasetBuilderCommonConfig, SupervisedDataset
 from tinker_engine.model import tiny
 
