@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -34,7 +35,8 @@ class _Sample:
 class SampleEvaluator(SamplingClientEvaluator):
     """Answers the prompts of a few examples, and writes them to the log and into the report of the evaluation.
 
-    `<name>/tokens` is the mean length of an answer, `<name>/ended` the share that came to an end by itself.
+    `<name>/tokens` is the mean length of an answer, `<name>/ended` the share that came to an end by itself, and
+    `<name>/match` the share in which `pattern` is found, if one is given.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class SampleEvaluator(SamplingClientEvaluator):
         max_tokens: int = 128,
         temperature: float = 0.0,
         max_prompt_tokens: int | None = None,
+        pattern: str | None = None,
     ):
         """`max_prompt_tokens`: longer prompts are left out, with a word in the log."""
         self.name = name
@@ -53,18 +56,25 @@ class SampleEvaluator(SamplingClientEvaluator):
         self._encode = PlainTextEncoder(renderer.tokenizer)
         self._max_tokens = max_tokens
         self._temperature = temperature
+        self._pattern = None if pattern is None else re.compile(pattern)
         self._prompts = [self._prompt(example) for example in examples]
         if max_prompt_tokens is not None:
             self._leave_out_longer_than(max_prompt_tokens)
 
     @classmethod
     def from_builder(
-        cls, builder: ExampleDatasetBuilder, count: int, *, max_tokens: int = 128, context: int | None = None
+        cls,
+        builder: ExampleDatasetBuilder,
+        count: int,
+        *,
+        max_tokens: int = 128,
+        context: int | None = None,
+        pattern: str | None = None,
     ) -> "SampleEvaluator":
         """On the first examples that the builder holds out; `context` is what the model can read and write."""
         room = None if context is None else context - max_tokens
         examples = builder.split.held_out(count)
-        return cls(examples, builder.renderer, max_tokens=max_tokens, max_prompt_tokens=room)
+        return cls(examples, builder.renderer, max_tokens=max_tokens, max_prompt_tokens=room, pattern=pattern)
 
     async def __call__(self, sampling_client: tinker.SamplingClient) -> dict[str, float]:
         samples = await asyncio.gather(*(self._sample(sampling_client, *prompt) for prompt in self._prompts))
@@ -72,10 +82,14 @@ class SampleEvaluator(SamplingClientEvaluator):
             self._show(sample)
         if not samples:
             return {}
-        return {
+        metrics = {
             f"{self.name}/tokens": sum(sample.tokens for sample in samples) / len(samples),
             f"{self.name}/ended": sum(sample.ended for sample in samples) / len(samples),
         }
+        if self._pattern is not None:
+            matching = sum(self._pattern.search(sample.answer) is not None for sample in samples)
+            metrics[f"{self.name}/match"] = matching / len(samples)
+        return metrics
 
     def _prompt(self, example: Example) -> tuple[list[Message], tinker.ModelInput, str]:
         """What is shown of the prompt, the prompt, and the answer of the data."""

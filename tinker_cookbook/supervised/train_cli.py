@@ -100,6 +100,10 @@ class CLIConfig:
         default=3, doc="Held-out prompts that are answered and shown at evaluations; 0: none"
     )
     sample_tokens: int = chz.field(default=128, doc="Tokens of such an answer, at most")
+    sample_pattern: str | None = chz.field(
+        default=None,
+        doc="Regular expression; the share of such answers in which it is found is samples/match",
+    )
     save_every: int = chz.field(default=20, doc="Steps between checkpoints; 0: none but the final one")
 
     log_path: str | None = chz.field(
@@ -247,12 +251,18 @@ def _sampling(
 ) -> list[EvaluatorBuilder]:
     if not cli.num_samples:
         return []
+    if cli.sample_pattern is not None:
+        try:
+            re.compile(cli.sample_pattern)
+        except re.error as error:
+            raise ConfigurationError(f"sample_pattern={cli.sample_pattern!r}: {error}") from error
     build = functools.partial(
         SampleEvaluator.from_builder,
         builder,
         cli.num_samples,
         max_tokens=cli.sample_tokens,
         context=model.context,
+        pattern=cli.sample_pattern,
     )
     return [build]
 

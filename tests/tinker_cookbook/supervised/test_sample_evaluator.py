@@ -72,6 +72,12 @@ def test_an_answer_that_was_cut_off_is_shown_and_counted():
     assert "For ever and" in page
 
 
+@pytest.mark.parametrize(("pattern", "share"), [("[Nn]ever", 1.0), ("^more", 0.0)])
+def test_answers_with_a_pattern_are_counted(pattern, share):
+    metrics, _ = evaluated([TALK], Parrot("Nevermore.<|im_end|>"), pattern=pattern)
+    assert metrics["samples/match"] == share
+
+
 def test_text_is_gone_on_with():
     parrot = Parrot("there was<|im_end|>")
     evaluated(["Once upon a time there was a king, and he was very old and very wise indeed. " * 3], parrot)
