@@ -19,7 +19,7 @@ import asyncio
 import logging
 import shlex
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -222,36 +222,7 @@ class TrainingRun:
     # --- evaluation ----------------------------------------------------------------------------------
 
     async def evaluate(self, evaluators: Sequence[Evaluator], step: int) -> Metrics:
-        """All at once, on the weights of this moment; sampling ones share one snapshot."""
-        async with trace.scope_span("evals"):
-            sampling_client = None
-            if any(isinstance(evaluator, SamplingClientEvaluator) for evaluator in evaluators):
-                sampling_client = await self.training_client.save_weights_and_get_sampling_client_async()
-            async with asyncio.TaskGroup() as group:
-                tasks = [
-                    group.create_task(
-                        self._evaluate_one(evaluator, _label(evaluator, i), step, sampling_client)
-                    )
-                    for i, evaluator in enumerate(evaluators)
-                ]
-        return _merged([task.result() for task in tasks])
-
-    async def _evaluate_one(
-        self, evaluator: Evaluator, label: str, step: int, sampling_client: tinker.SamplingClient | None
-    ) -> Metrics:
-        with logtree.init_trace(f"Evaluation {label} at step {step}") as page:
-            try:
-                async with trace.scope_span("run_evaluator"):
-                    if isinstance(evaluator, TrainingClientEvaluator):
-                        return await evaluator(self.training_client)
-                    if isinstance(evaluator, SamplingClientEvaluator):
-                        assert sampling_client is not None, "made above, if there is such an evaluator"
-                        return await evaluator(sampling_client)
-                    raise ConfigurationError(
-                        f"{type(evaluator).__name__} is neither a TrainingClientEvaluator nor a SamplingClientEvaluator"
-                    )
-            finally:
-                self._write_report(page, f"eval_{label}", step)
+        return await evaluate_all(evaluators, self.training_client, step, self._write_report)
 
     def _write_report(self, page: logtree.Trace, name: str, step: int) -> None:
         """What was said on the way, if anything was."""
@@ -311,6 +282,46 @@ class TrainingRun:
     def _record_state(self) -> LoopState:
         tokens = {"elapsed_tokens": self.elapsed_tokens} if self.elapsed_tokens else {}
         return {"batch": self._next_step} | self._state | tokens
+
+
+async def evaluate_all(
+    evaluators: Sequence[Evaluator],
+    training_client: tinker.TrainingClient,
+    step: int,
+    write_report: Callable[[logtree.Trace, str, int], None] | None = None,
+) -> Metrics:
+    """All at once, on the weights of this moment; sampling ones share one snapshot.
+
+    `write_report(page, name, step)` is given what each evaluator said on its way (`logtree`), also if it failed.
+    """
+
+    async def evaluate(evaluator: Evaluator, name: str) -> Metrics:
+        with logtree.init_trace(f"{name} at step {step}") as page:
+            try:
+                async with trace.scope_span("run_evaluator"):
+                    if isinstance(evaluator, TrainingClientEvaluator):
+                        return await evaluator(training_client)
+                    assert sampling_client is not None, "made below, if there is such an evaluator"
+                    return await evaluator(sampling_client)
+            finally:
+                if write_report is not None:
+                    write_report(page, name, step)
+
+    for evaluator in evaluators:
+        if not isinstance(evaluator, TrainingClientEvaluator | SamplingClientEvaluator):
+            raise ConfigurationError(
+                f"{type(evaluator).__name__} is neither a TrainingClientEvaluator nor a SamplingClientEvaluator"
+            )
+    async with trace.scope_span("evals"):
+        sampling_client = None
+        if any(isinstance(evaluator, SamplingClientEvaluator) for evaluator in evaluators):
+            sampling_client = await training_client.save_weights_and_get_sampling_client_async()
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(evaluate(evaluator, f"eval_{_label(evaluator, i)}"))
+                for i, evaluator in enumerate(evaluators)
+            ]
+    return _merged([task.result() for task in tasks])
 
 
 async def _training_client(

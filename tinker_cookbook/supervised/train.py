@@ -1,0 +1,225 @@
+"""Supervised fine-tuning: the loop.
+
+For each batch, in order: save and evaluate if it is time to, submit forward_backward and optim_step, and go on to the
+next batch while the server works on this one (`submit_ahead`). A checkpoint is asked for before its batch is submitted,
+so it holds exactly the batches before; everything else around the loop is `training_run`.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import chz
+import tinker
+
+from tinker_cookbook.display import colorize_example
+from tinker_cookbook.eval.evaluators import Evaluator, EvaluatorBuilder
+from tinker_cookbook.exceptions import ConfigurationError
+from tinker_cookbook.run_config import RunConfig
+from tinker_cookbook.supervised.common import compute_bpb, compute_mean_nll
+from tinker_cookbook.supervised.nll_evaluator import NLLEvaluator
+from tinker_cookbook.supervised.types import SupervisedDataset, SupervisedDatasetBuilder
+from tinker_cookbook.tokenizer_utils import Tokenizer, get_tokenizer
+from tinker_cookbook.training_run import TrainingRun, evaluate_all, training_run
+from tinker_cookbook.utils import trace
+from tinker_cookbook.utils.lr_scheduling import LRSchedule, compute_schedule_lr_multiplier
+
+logger = logging.getLogger(__name__)
+
+
+@chz.chz
+class Config(RunConfig):
+    dataset_builder: SupervisedDatasetBuilder = chz.field(doc="What is trained on")
+    learning_rate: float = chz.field(default=1e-4, doc="At its peak")
+    lr_schedule: LRSchedule = chz.field(default="linear", doc="How it falls over the steps")
+    warmup_steps: int = chz.field(default=0, doc="Steps over which it rises first")
+    num_epochs: int = chz.field(default=1, doc="Times the data is gone through")
+    submit_ahead: int = chz.field(default=1, doc="Batches submitted while the server works on one")
+    adam_beta1: float = 0.9
+    adam_beta2: float = 0.95
+    adam_eps: float = 1e-8
+    weight_decay: float = 0.0
+    grad_clip_norm: float = chz.field(default=0.0, doc="Largest norm of a gradient; 0: not limited")
+    eval_every: int = chz.field(default=10, doc="Steps between evaluations; 0: none")
+    evaluator_builders: list[EvaluatorBuilder] = chz.field(default_factory=list)
+    infrequent_evaluator_builders: list[EvaluatorBuilder] = chz.field(default_factory=list)
+    infrequent_eval_every: int = chz.field(default=100, doc="Steps between the costly ones; 0: none")
+
+    @chz.validate
+    def _check_training(self) -> None:
+        if self.submit_ahead < 0:
+            raise ConfigurationError(f"submit_ahead={self.submit_ahead} is negative; 0 waits for every batch")
+        if self.num_epochs < 1:
+            raise ConfigurationError(f"num_epochs={self.num_epochs} must be at least 1")
+
+
+@dataclass
+class SubmittedBatch:
+    """A batch the server has, and what is known of it before it answers."""
+
+    fwd_bwd_future: tinker.APIFuture[tinker.ForwardBackwardOutput]
+    optim_step_future: tinker.APIFuture[tinker.OptimStepResponse]
+    metrics: dict[str, Any]
+    data: list[tinker.Datum]
+    step: int
+    epoch_idx: int
+    batch_idx: int
+    num_tokens: int = 0
+    window: trace.IterationWindow = field(default_factory=trace.IterationWindow)
+    started: float = 0.0
+
+
+async def main(config: Config) -> None:
+    async with training_run(config) as run:
+        tokenizer = await asyncio.to_thread(get_tokenizer, config.model_name)
+        dataset, test_dataset = await asyncio.to_thread(config.dataset_builder)
+        schedule = _Schedule(config, len(dataset))
+        run.begin(
+            schedule.total_steps,
+            first_step=schedule.step_of(run.resume_state),
+            evaluators=_evaluators(config, test_dataset, tokenizer),
+            headline="train_mean_nll",
+        )
+        await _train(config, run, dataset, schedule, tokenizer)
+
+
+async def _train(
+    config: Config, run: TrainingRun, dataset: SupervisedDataset, schedule: "_Schedule", tokenizer: Tokenizer
+) -> None:
+    pending: deque[SubmittedBatch] = deque()
+    epoch = -1
+    for step in run.steps:
+        if schedule.epoch_of(step) != epoch:
+            epoch = schedule.epoch_of(step)
+            await asyncio.to_thread(dataset.set_epoch, seed=epoch)
+        pending.append(await _submit(config, run, dataset, schedule, step))
+        if step == run.first_step:
+            logger.info(
+                "first example of step %d:\n%s", step, colorize_example(pending[-1].data[0], tokenizer)
+            )
+        while len(pending) > config.submit_ahead:
+            await _finish(run, pending.popleft(), schedule, tokenizer)
+    while pending:
+        await _finish(run, pending.popleft(), schedule, tokenizer)
+
+
+async def _submit(
+    config: Config, run: TrainingRun, dataset: SupervisedDataset, schedule: "_Schedule", step: int
+) -> SubmittedBatch:
+    started = time.perf_counter()
+    with trace.collect_into(trace.IterationWindow()) as window:
+        metrics = await run.before_step(step, schedule.state(step))
+        async with trace.scope_span("get_batch"):
+            data = await asyncio.to_thread(dataset.get_batch, schedule.batch_of(step))
+        learning_rate = schedule.learning_rate(step)
+        async with trace.scope_span("submit_batch"):
+            fwd_bwd = await run.training_client.forward_backward_async(data, "cross_entropy")
+            optim = await run.training_client.optim_step_async(_adam(config, learning_rate))
+    tokens = sum(datum.model_input.length for datum in data)
+    run.submitted(step, schedule.state(step + 1), tokens=tokens)
+    metrics |= {"epoch": schedule.epoch_of(step), "learning_rate": learning_rate}
+    epoch, batch = schedule.epoch_of(step), schedule.batch_of(step)
+    return SubmittedBatch(fwd_bwd, optim, metrics, data, step, epoch, batch, tokens, window, started)
+
+
+async def _finish(
+    run: TrainingRun, batch: SubmittedBatch, schedule: "_Schedule", tokenizer: Tokenizer
+) -> None:
+    with trace.collect_into(batch.window):
+        async with trace.scope_span("step"):
+            result = await batch.fwd_bwd_future.result_async()
+            optim = await batch.optim_step_future.result_async()
+    batch.window.total_time = time.perf_counter() - batch.started
+    logprobs = [output["logprobs"] for output in result.loss_fn_outputs]
+    weights = [datum.loss_fn_inputs["weights"] for datum in batch.data]
+    targets = [datum.loss_fn_inputs["target_tokens"] for datum in batch.data]
+    metrics = batch.metrics | {
+        "progress": (batch.step + 1) / schedule.total_steps,
+        "num_sequences": len(batch.data),
+        "num_tokens": batch.num_tokens,
+        "num_loss_tokens": sum(int((tensor.to_torch() > 0).sum()) for tensor in weights),
+        "train_mean_nll": compute_mean_nll(logprobs, weights),
+        "train_mean_bpb": compute_bpb(logprobs, weights, targets, tokenizer),
+        **(optim.metrics or {}),
+    }
+    run.log_step(batch.step, metrics, window=batch.window, tokens=batch.num_tokens)
+
+
+class _Schedule:
+    """Steps as epochs and batches, and the learning rate over them."""
+
+    def __init__(self, config: Config, batches: int):
+        if batches < 1:
+            raise ConfigurationError(
+                "the data makes no whole batch: give more of it, or a smaller batch_size"
+            )
+        self._config = config
+        self._batches = batches
+        total = batches * config.num_epochs
+        self.total_steps = total if config.max_steps is None else min(total, config.max_steps)
+
+    def epoch_of(self, step: int) -> int:
+        return step // self._batches
+
+    def batch_of(self, step: int) -> int:
+        return step % self._batches
+
+    def state(self, step: int) -> dict[str, Any]:
+        """Where this step stands, as the record of a checkpoint says it."""
+        return {"epoch": self.epoch_of(step), "batch": self.batch_of(step), "num_batches": self._batches}
+
+    def step_of(self, state: dict[str, Any]) -> int:
+        if (before := state.get("num_batches", self._batches)) != self._batches:
+            raise ConfigurationError(
+                f"an epoch had {before} batches when the checkpoint was saved and has {self._batches} now: the data or "
+                "batch_size has changed, and some of it would be trained on twice or never. Start in another log_path, "
+                "with load_checkpoint_path if the weights are to be kept."
+            )
+        return int(state.get("epoch", 0)) * self._batches + int(state.get("batch", 0))
+
+    def learning_rate(self, step: int) -> float:
+        config = self._config
+        factor = compute_schedule_lr_multiplier(
+            config.lr_schedule, step, self.total_steps, config.warmup_steps
+        )
+        return config.learning_rate * factor
+
+
+def _adam(config: Config, learning_rate: float) -> tinker.AdamParams:
+    return tinker.AdamParams(
+        learning_rate=learning_rate,
+        beta1=config.adam_beta1,
+        beta2=config.adam_beta2,
+        eps=config.adam_eps,
+        weight_decay=config.weight_decay,
+        grad_clip_norm=config.grad_clip_norm,
+    )
+
+
+def _evaluators(
+    config: Config, test_dataset: SupervisedDataset | None, tokenizer: Tokenizer
+) -> list[tuple[int, list[Evaluator]]]:
+    frequent = [build() for build in config.evaluator_builders]
+    if test_dataset is not None:
+        frequent.append(NLLEvaluator.from_dataset(test_dataset, tokenizer=tokenizer))
+    infrequent = [build() for build in config.infrequent_evaluator_builders]
+    return [(config.eval_every, frequent), (config.infrequent_eval_every, infrequent)]
+
+
+async def run_evals(
+    evaluators: Sequence[Evaluator], training_client: tinker.TrainingClient, step: int
+) -> dict[str, float]:
+    """All evaluators on the weights of this moment, outside of a run of ours."""
+    return await evaluate_all(evaluators, training_client, step)
+
+
+def run_from_command_line(config: Config) -> None:
+    asyncio.run(main(config))
+
+
+if __name__ == "__main__":  # every field by hand; `train_cli` is for people
+    chz.nested_entrypoint(run_from_command_line)
