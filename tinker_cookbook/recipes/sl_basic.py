@@ -20,7 +20,14 @@ from tinker_cookbook.supervised import train
 from tinker_cookbook.supervised.types import ChatDatasetBuilderCommonConfig
 
 
-def build_config_blueprint(model_name: str = TINY_MODEL) -> chz.Blueprint[train.Config]:
+@chz.chz
+class Config(train.Config):
+    behavior_if_log_dir_exists: cli_utils.LogdirBehavior = chz.field(
+        default="ask", doc="What to do with a log_path that has a run in it: ask, resume, delete or raise"
+    )
+
+
+def build_config_blueprint(model_name: str = TINY_MODEL) -> chz.Blueprint[Config]:
     """What the command line does not say. The model decides: the tiny one learns small data, others No Robots."""
     is_tiny = model_name == TINY_MODEL
     renderer_name = model_info.get_recommended_renderer_name(model_name)
@@ -36,7 +43,7 @@ def build_config_blueprint(model_name: str = TINY_MODEL) -> chz.Blueprint[train.
     # It is in tinker_cookbook.supervised.data; each line of the file is {"messages": [{"role": ..., "content": ...}]}.
     dataset_builder = KnightBuilder if is_tiny else NoRobotsBuilder
     evaluators = [KnightEvaluatorBuilder(model_name=model_name)] if is_tiny else []
-    return chz.Blueprint(train.Config).apply(
+    return chz.Blueprint(Config).apply(
         {
             "log_path": example_path("sl_basic", model_name),
             "model_name": model_name,
@@ -52,8 +59,8 @@ def build_config_blueprint(model_name: str = TINY_MODEL) -> chz.Blueprint[train.
     )
 
 
-def main(config: train.Config) -> None:
-    cli_utils.check_log_dir(config.log_path, behavior_if_exists="ask")
+def main(config: Config) -> None:
+    cli_utils.check_log_dir(config.log_path, config.behavior_if_log_dir_exists)
     asyncio.run(train.main(config))
 
 

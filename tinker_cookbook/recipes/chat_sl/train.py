@@ -65,7 +65,9 @@ class CLIConfig:
     rolling_save_every: int = chz.field(default=0, doc="Steps between rolling checkpoints; 0: none")
     rolling_ttl_seconds: int = chz.field(default=7200, doc="How long the server keeps a rolling checkpoint")
 
-    base_url: str | None = chz.field(default=None, doc="Server; None: TINKER_BASE_URL, else one on this machine")
+    base_url: str | None = chz.field(
+        default=None, doc="Server; None: TINKER_BASE_URL, else one on this machine"
+    )
     log_path: str | None = chz.field(default=None, doc="Folder of the run; None: named after its settings")
     behavior_if_log_dir_exists: LogdirBehavior = chz.field(default="ask", doc="ask, resume, delete or raise")
     wandb_project: str | None = chz.field(default=None, doc="Project to log to, besides the files")
@@ -81,7 +83,13 @@ def build_config(cli: CLIConfig) -> train.Config:
     )
     batch_size = cli.batch_size or (32 if cli.dataset == TINY else 256)
     learning_rate = learning_rate_for(cli.model_name, cli.learning_rate)
-    name = (Path(cli.dataset).stem, cli.model_name, f"{cli.lora_rank}rank", f"{learning_rate:g}lr", batch_size)
+    name = (
+        Path(cli.dataset).stem,
+        cli.model_name,
+        f"{cli.lora_rank}rank",
+        f"{learning_rate:g}lr",
+        batch_size,
+    )
     evaluators: list[EvaluatorBuilder] = []
     if cli.dataset == TINY:
         evaluators.append(KnightEvaluatorBuilder(model_name=cli.model_name, renderer_name=renderer_name))
@@ -126,9 +134,7 @@ def _dataset_builder(cli: CLIConfig, renderer_name: str, batch_size: int) -> Cha
         )
     if Path(cli.dataset).suffix == "" and cli.dataset.count("/") == 1:
         source = HFDatasetSource(path=cli.dataset)
-        return InterleavedChatDatasetBuilder(
-            common_config=common, sources=[source], test_size=cli.test_size
-        )
+        return InterleavedChatDatasetBuilder(common_config=common, sources=[source], test_size=cli.test_size)
     raise ConfigurationError(
         f"dataset={cli.dataset}: there is no such file, and it is neither {', '.join(NAMED)} nor org/name on the hub"
     )
