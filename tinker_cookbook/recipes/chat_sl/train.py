@@ -14,17 +14,12 @@ import chz
 from tinker_cookbook.checkpoint_utils import resolve_renderer_name_from_checkpoint_or_default
 from tinker_cookbook.cli_utils import LogdirBehavior, check_log_dir
 from tinker_cookbook.eval.evaluators import EvaluatorBuilder
-from tinker_cookbook.exceptions import ConfigurationError
 from tinker_cookbook.recipes.chat_sl.chat_datasets import KnightBuilder, NoRobotsBuilder, Tulu3Builder
 from tinker_cookbook.recipes.knights import KnightEvaluatorBuilder
 from tinker_cookbook.recipes.launch import TINY_MODEL, example_path, learning_rate_for
 from tinker_cookbook.renderers import TrainOnWhat
 from tinker_cookbook.supervised import train
-from tinker_cookbook.supervised.data import (
-    FromConversationFileBuilder,
-    HFDatasetSource,
-    InterleavedChatDatasetBuilder,
-)
+from tinker_cookbook.supervised.data import FromConversationFileBuilder
 from tinker_cookbook.supervised.types import ChatDatasetBuilder, ChatDatasetBuilderCommonConfig
 from tinker_cookbook.utils.lr_scheduling import LRSchedule
 
@@ -40,7 +35,7 @@ NAMED: dict[str, type[ChatDatasetBuilder]] = {
 class CLIConfig:
     model_name: str = chz.field(default=TINY_MODEL, doc="Base model, as the server names it")
     dataset: str = chz.field(
-        default=TINY, doc="tiny, no_robots, tulu3, a file of conversations, or org/name on the hub"
+        default=TINY, doc="tiny, no_robots, tulu3, a file or folder of conversations, or org/name on the hub"
     )
     test_size: int = chz.field(default=0, doc="Conversations held out of a file or of a set on the hub")
     load_checkpoint_path: str | None = chz.field(default=None, doc="tinker:// path of weights to start from")
@@ -128,16 +123,7 @@ def _dataset_builder(cli: CLIConfig, renderer_name: str, batch_size: int) -> Cha
     )
     if cli.dataset in NAMED:
         return NAMED[cli.dataset](common_config=common)
-    if Path(cli.dataset).expanduser().exists() or "://" in cli.dataset:
-        return FromConversationFileBuilder(
-            common_config=common, file_path=cli.dataset, test_size=cli.test_size
-        )
-    if Path(cli.dataset).suffix == "" and cli.dataset.count("/") == 1:
-        source = HFDatasetSource(path=cli.dataset)
-        return InterleavedChatDatasetBuilder(common_config=common, sources=[source], test_size=cli.test_size)
-    raise ConfigurationError(
-        f"dataset={cli.dataset}: there is no such file, and it is neither {', '.join(NAMED)} nor org/name on the hub"
-    )
+    return FromConversationFileBuilder(common_config=common, file_path=cli.dataset, test_size=cli.test_size)
 
 
 def cli_main(cli_config: CLIConfig) -> None:
