@@ -42,7 +42,7 @@ types: $(READY)  ## type check
 	@$(BIN)/basedpyright
 
 unit: $(READY)  ## tests
-	@$(BIN)/python -m pytest
+	@$(BIN)/python tests/summary.py unit
 
 format: $(READY)  ## let ruff rewrite what it can
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .

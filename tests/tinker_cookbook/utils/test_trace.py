@@ -193,7 +193,7 @@ def test_events_have_the_shape_that_perfetto_reads(collector: TraceCollector, tm
     assert begin["name"] == end["name"] == "work"
     assert begin["cat"] == "async"
     assert begin["args"] == {"track": "rollout-1", "thread": threading.current_thread().name}
-    assert end["args"] == {**begin["args"], "reward": 0.5, "bad": None, "path": "x", "more": 1}
+    assert end["args"] == {**begin["args"], "reward": 0.5, "bad": "NaN", "path": "x", "more": 1}
     assert (begin["pid"], begin["tid"]) == (end["pid"], end["tid"])
     assert begin["ts"] <= end["ts"]
     assert abs(begin["ts"] / 1e6 - time.time()) < 3600  # microseconds since 1970
