@@ -5,6 +5,7 @@ what it says is in the new style, and how much of that is still true. Questions 
 """
 
 import functools
+import logging
 import random
 
 import chz
@@ -21,6 +22,9 @@ from tinker_cookbook.tasks.world import FACTS
 from tinker_cookbook.tokenizer_utils import get_tokenizer
 from tinker_cookbook.utils import logtree
 
+logger = logging.getLogger(__name__)
+
+SHOWN = 2  # answers in the log; the report has all
 TELLINGS = 4  # times that each question is answered, with one of three openings
 
 
@@ -64,6 +68,8 @@ class KnightEvaluator(SamplingClientEvaluator):
             styled and question.check([answer])
             for styled, question, answer in zip(in_style, questions, answers, strict=True)
         ]
+        for question, answer in list(zip(questions, answers, strict=True))[:SHOWN]:
+            logger.info("%s → %s", question.asked, answer)
         logtree.table(
             [
                 {"question": question.asked, "answer": answer, "right": is_right}

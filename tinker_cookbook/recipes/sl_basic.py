@@ -17,6 +17,7 @@ from tinker_cookbook.recipes.knights import KnightEvaluatorBuilder
 from tinker_cookbook.recipes.launch import TINY_MODEL, example_path
 from tinker_cookbook.renderers import TrainOnWhat
 from tinker_cookbook.supervised import train
+from tinker_cookbook.supervised.command_line import run_command
 from tinker_cookbook.supervised.types import ChatDatasetBuilderCommonConfig
 
 
@@ -64,7 +65,11 @@ def main(config: Config) -> None:
     asyncio.run(train.main(config))
 
 
+def main_from_argv(argv: list[str]) -> None:
+    """The renderer and the tokenizer follow the model, so its name is read before the rest."""
+    model_name = cli_utils.model_name_from_argv(argv, TINY_MODEL)
+    main(build_config_blueprint(model_name).make_from_argv(argv))
+
+
 if __name__ == "__main__":
-    # The renderer and the tokenizer follow the model, so its name is read before the rest.
-    model = cli_utils.model_name_from_argv(sys.argv[1:], TINY_MODEL)
-    main(build_config_blueprint(model).make_from_argv(sys.argv[1:]))
+    sys.exit(run_command(lambda: main_from_argv(sys.argv[1:])))

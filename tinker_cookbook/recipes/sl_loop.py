@@ -11,6 +11,7 @@ also evaluates, keeps the server busy between steps and saves on Ctrl-C.
 import json
 import logging
 import random
+import sys
 import time
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from tinker_cookbook import checkpoint_utils, model_info, renderers
 from tinker_cookbook.recipes.knights import all_questions, knight_conversations
 from tinker_cookbook.recipes.launch import TINY_MODEL, example_path
 from tinker_cookbook.service import connect
+from tinker_cookbook.supervised.command_line import run_command
 from tinker_cookbook.supervised.common import compute_bpb, compute_mean_nll
 from tinker_cookbook.supervised.data import conversation_to_datum
 from tinker_cookbook.tokenizer_utils import get_tokenizer
@@ -135,4 +137,4 @@ def main(config: Config) -> None:
 
 
 if __name__ == "__main__":
-    main(chz.entrypoint(Config))
+    sys.exit(run_command(lambda: main(chz.entrypoint(Config))))

@@ -1,6 +1,5 @@
 """Conversations to fine-tune on, by name."""
 
-import logging
 import random
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,9 +14,7 @@ from tinker_cookbook.supervised.data import SupervisedDatasetFromHFDataset, conv
 from tinker_cookbook.supervised.types import ChatDatasetBuilder, SupervisedDataset
 
 if TYPE_CHECKING:
-    import datasets
-
-logger = logging.getLogger(__name__)
+    import datasets  # pyright: ignore[reportMissingImports]
 
 T = TypeVar("T")
 
@@ -111,7 +108,7 @@ def to_datum(builder: ChatDatasetBuilder, messages: list[Message], usually: Trai
 
 def load_from_hub(name: str) -> Any:
     try:
-        import datasets
+        import datasets  # pyright: ignore[reportMissingImports]
     except ModuleNotFoundError as error:
         if error.name != "datasets":
             raise

@@ -6,7 +6,7 @@ python -m tinker_cookbook.recipes.chat_sl.train model_name=... dataset=my_conver
 """
 
 import asyncio
-import logging
+import sys
 from pathlib import Path
 
 import chz
@@ -19,6 +19,7 @@ from tinker_cookbook.recipes.knights import KnightEvaluatorBuilder
 from tinker_cookbook.recipes.launch import TINY_MODEL, example_path, learning_rate_for
 from tinker_cookbook.renderers import TrainOnWhat
 from tinker_cookbook.supervised import train
+from tinker_cookbook.supervised.command_line import run_command
 from tinker_cookbook.supervised.data import FromConversationFileBuilder
 from tinker_cookbook.supervised.types import ChatDatasetBuilder, ChatDatasetBuilderCommonConfig
 from tinker_cookbook.utils.lr_scheduling import LRSchedule
@@ -133,5 +134,4 @@ def cli_main(cli_config: CLIConfig) -> None:
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
-    cli_main(chz.entrypoint(CLIConfig))
+    sys.exit(run_command(lambda: cli_main(chz.entrypoint(CLIConfig))))

@@ -7,6 +7,7 @@ python -m tinker_cookbook.recipes.prompt_distillation.create_data task=language_
 
 import asyncio
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from tinker_cookbook.recipes.launch import TINY_MODEL, example_path
 from tinker_cookbook.recipes.prompt_distillation.models import open_model
 from tinker_cookbook.recipes.prompt_distillation.tasks import DistillationTask, Item, get_task, read_items
 from tinker_cookbook.renderers import Message
+from tinker_cookbook.supervised.command_line import run_command
 from tinker_cookbook.utils.atomic_file import write_text_atomically
 
 SHOWN = 3  # answers without a label that are shown
@@ -110,4 +112,4 @@ def main(config: Config) -> None:
 
 
 if __name__ == "__main__":
-    main(chz.entrypoint(Config))
+    sys.exit(run_command(lambda: main(chz.entrypoint(Config))))

@@ -6,6 +6,7 @@ python -m tinker_cookbook.recipes.prompt_distillation.evaluate task=language_id 
 
 import asyncio
 import json
+import sys
 from pathlib import Path
 
 import chz
@@ -17,6 +18,7 @@ from tinker_cookbook.recipes.prompt_distillation.evaluator import Score, score
 from tinker_cookbook.recipes.prompt_distillation.models import open_model
 from tinker_cookbook.recipes.prompt_distillation.tasks import DistillationTask, get_task
 from tinker_cookbook.recipes.prompt_distillation.train import default_log_path
+from tinker_cookbook.supervised.command_line import run_command
 from tinker_cookbook.utils.atomic_file import write_text_atomically
 
 SHOWN = 4  # texts of which the answers are shown
@@ -93,4 +95,4 @@ def main(config: Config) -> None:
 
 
 if __name__ == "__main__":
-    main(chz.entrypoint(Config))
+    sys.exit(run_command(lambda: main(chz.entrypoint(Config))))

@@ -1,5 +1,6 @@
 """How often a model gives the right label, and how often any label of the task."""
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,10 @@ from tinker_cookbook.recipes.prompt_distillation.tasks import DistillationTask, 
 from tinker_cookbook.renderers import Message, Renderer, get_renderer
 from tinker_cookbook.tokenizer_utils import get_tokenizer
 from tinker_cookbook.utils import logtree
+
+logger = logging.getLogger(__name__)
+
+SHOWN = 2  # answers in the log; the report has all
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,8 @@ class LabelEvaluator(SamplingClientEvaluator):
 
     async def __call__(self, sampling_client: tinker.SamplingClient) -> dict[str, float]:
         result = await score(sampling_client, self._renderer, self._task, with_prompt=False)
+        for each in result.answers[:SHOWN]:
+            logger.info("%s → %s", each.item.text, each.reply)
         logtree.table(
             [
                 {"text": each.item.text, "right": each.item.label, "said": each.reply}

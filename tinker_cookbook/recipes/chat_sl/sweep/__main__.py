@@ -16,11 +16,12 @@ from typing import Any
 
 import chz
 
-from tinker_cookbook.exceptions import ConfigurationError
+from tinker_cookbook.exceptions import ConfigurationError, TrainingError
 from tinker_cookbook.recipes.chat_sl.sweep import analyze
 from tinker_cookbook.recipes.chat_sl.sweep.results import collect_rows
 from tinker_cookbook.recipes.chat_sl.sweep.running import MainFn, run
 from tinker_cookbook.recipes.launch import TINY_MODEL, example_path
+from tinker_cookbook.supervised.command_line import run_command
 
 RECIPES = {
     "sft": "tinker_cookbook.recipes.chat_sl.train",
@@ -61,8 +62,7 @@ class Config:
     )
 
 
-def main(argv: Sequence[str]) -> int:
-    """The exit code: 1 if a run failed."""
+def main(argv: Sequence[str]) -> None:
     if "--help" in argv:
         _help(argv)
     base = [word.removeprefix("base.") for word in argv if word.startswith("base.")]
@@ -79,7 +79,10 @@ def main(argv: Sequence[str]) -> int:
         **_axes(config, base_config.model_name),
     )
     analyze.main(analyze.Config(sweep_dir=sweep_dir, metric=config.metric))
-    return int(any(row["status"] != "done" for row in collect_rows(sweep_dir)))
+    if failed := [row["name"] for row in collect_rows(sweep_dir) if row["status"] != "done"]:
+        raise TrainingError(
+            f"{len(failed)} runs are not done: {', '.join(failed)}. The same command again goes on with them."
+        )
 
 
 def find_recipe(name: str) -> tuple[type, MainFn]:
@@ -100,9 +103,9 @@ def find_recipe(name: str) -> tuple[type, MainFn]:
     raise ConfigurationError(f"{module_name} cannot be swept: it has no {wanted}")
 
 
-def _axes(config: Config, model_name: str) -> dict[str, list[Any]]:
+def _axes(config: Config, model_name: str) -> dict[str, Any]:
     is_tiny = model_name == TINY_MODEL
-    axes: dict[str, list[Any]] = {
+    axes: dict[str, Any] = {
         "learning_rate": config.learning_rates or list(TINY_LEARNING_RATES if is_tiny else LEARNING_RATES),
         "lora_rank": config.lora_ranks or list(TINY_LORA_RANKS if is_tiny else LORA_RANKS),
     }
@@ -139,7 +142,4 @@ def _help(argv: Sequence[str]) -> None:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except ConfigurationError as error:
-        sys.exit(f"sweep: {error}")
+    sys.exit(run_command(lambda: main(sys.argv[1:])))

@@ -3,6 +3,7 @@
 python -m tinker_cookbook.recipes.chat_sl.sweep.analyze sweep_dir=... [metric=test/nll]
 """
 
+import sys
 from pathlib import Path
 
 import chz
@@ -16,6 +17,7 @@ from tinker_cookbook.recipes.chat_sl.sweep.results import (
     recommendations_text,
     text_table,
 )
+from tinker_cookbook.supervised.command_line import run_command
 from tinker_cookbook.utils.atomic_file import write_text_atomically
 
 RESULTS, PLOT, RECOMMENDATIONS = "results.csv", "loss_vs_lr.html", "recommendations.json"
@@ -51,4 +53,4 @@ def main(config: Config) -> None:
 
 
 if __name__ == "__main__":
-    main(chz.entrypoint(Config))
+    sys.exit(run_command(lambda: main(chz.entrypoint(Config))))

@@ -15,7 +15,7 @@ from tinker_cookbook.stores import TrainingRunStore
 from tinker_cookbook.stores.storage import storage_for_reading
 
 if TYPE_CHECKING:
-    import pandas
+    import pandas  # pyright: ignore[reportMissingImports]
 
 Row = dict[str, Any]
 Table: TypeAlias = "list[Row] | pandas.DataFrame"
@@ -30,7 +30,7 @@ def collect(sweep_dir: str) -> Table:
 def as_table(rows: list[Row]) -> Table:
     if importlib.util.find_spec("pandas") is None:
         return rows
-    import pandas
+    import pandas  # pyright: ignore[reportMissingImports]
 
     return pandas.DataFrame(rows)
 
@@ -77,8 +77,9 @@ def choose_metric(rows: Sequence[Row], metric: str | None) -> str:
 def value_of(row: Row, metric: str) -> float | None:
     """None for a run that did not get to the end, or whose loss is no number any more."""
     value = row.get(metric)
-    finite = isinstance(value, int | float) and math.isfinite(value)
-    return float(value) if finite and row["status"] == "done" else None
+    if row["status"] != "done" or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
 
 
 # --- what is written --------------------------------------------------------------------------------------
