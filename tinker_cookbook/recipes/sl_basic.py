@@ -10,6 +10,7 @@ import asyncio
 import sys
 
 import chz
+from chz.blueprint import exit_on_entrypoint_error
 
 from tinker_cookbook import cli_utils, model_info
 from tinker_cookbook.recipes.chat_sl.chat_datasets import KnightBuilder, NoRobotsBuilder
@@ -65,6 +66,7 @@ def main(config: Config) -> None:
     asyncio.run(train.main(config))
 
 
+@exit_on_entrypoint_error  # of the command line: what is wrong with it, in place of a traceback
 def main_from_argv(argv: list[str]) -> None:
     """The renderer and the tokenizer follow the model, so its name is read before the rest."""
     model_name = cli_utils.model_name_from_argv(argv, TINY_MODEL)

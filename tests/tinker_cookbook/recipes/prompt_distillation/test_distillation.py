@@ -1,6 +1,7 @@
 """All three steps on the real engine: a teacher's answers, a student, and what each is worth."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -17,7 +18,8 @@ def test_the_student_learns_to_do_without_the_prompt(engine, tmp_path, monkeypat
     shown = capsys.readouterr().out
     assert "355 texts answered" in shown
     assert "the teacher is right in 9" in shown
-    rows = [json.loads(line) for line in open(create_data.default_file("one_word"), encoding="utf-8")]
+    lines = Path(create_data.default_file("one_word")).read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
     assert len(rows) > 250
     for row in rows:
         user, assistant = row["messages"]

@@ -66,9 +66,9 @@ def main(argv: Sequence[str]) -> None:
     if "--help" in argv:
         _help(argv)
     base = [word.removeprefix("base.") for word in argv if word.startswith("base.")]
-    config = chz.Blueprint(Config).make_from_argv([word for word in argv if not word.startswith("base.")])
+    config = chz.entrypoint(Config, argv=[word for word in argv if not word.startswith("base.")])
     config_class, main_fn = find_recipe(config.recipe)
-    base_config = chz.Blueprint(config_class).make_from_argv(base)
+    base_config = chz.entrypoint(config_class, argv=base)
     sweep_dir = config.sweep_dir or example_path("sweep", config.recipe, base_config.model_name)
     run(
         _within_budget(main_fn, config, base_config),

@@ -26,7 +26,7 @@ from tinker_cookbook.recipes.launch import example_path
 logger = logging.getLogger(__name__)
 
 MainFn = Callable[[Any], Any]
-OUTPUT = "output.log"
+OUTPUT, ERROR = "output.log", "error.txt"
 
 
 def run(
@@ -138,6 +138,7 @@ def _connect(base_config: Any) -> object:
 def _run_here(job: Job) -> RunRecord:
     """In the process, and the thread, of the caller. Never raises for what the run does."""
     job.record.write(job.folder)
+    (job.folder / ERROR).unlink(missing_ok=True)
     started = time.monotonic()
     error = _error_of(job)
     seconds = round(time.monotonic() - started, 3)
@@ -152,7 +153,7 @@ def _error_of(job: Job) -> str | None:
         if inspect.iscoroutine(outcome):
             asyncio.run(outcome)
     except (Exception, SystemExit) as error:  # the boundary: a run that fails is a row of the table
-        (job.folder / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
+        (job.folder / ERROR).write_text(traceback.format_exc(), encoding="utf-8")
         return f"{type(error).__name__}: {error}"
     return None
 
