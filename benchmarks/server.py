@@ -52,7 +52,7 @@ from tinker_engine.training.types import AdamParams, Datum
 
 RANK = 32
 SMALLEST = 1  # rank of the adapter whose steps are timed: as little work as there can be
-CALLS, ROUNDS = 60, 5
+CALLS, ROUNDS, COMPARED = 60, 5, 3
 SMOLLM2 = "HuggingFaceTB/SmolLM2-135M-Instruct"
 PROMPT = list(range(10, 42))
 STEP = json.dumps({"model_id": "r", "seq_id": 1, "adam_params": {"learning_rate": 1e-9}}).encode()
@@ -404,7 +404,7 @@ def compare(here: Callable[[], object], there: Callable[[], object], tokens: int
     here()
     there()
     times: dict[str, list[float]] = {"library": [], "server": []}
-    for _ in range(ROUNDS):
+    for _ in range(COMPARED):
         for name, work in (("library", here), ("server", there)):
             started = time.perf_counter()
             work()

@@ -25,6 +25,7 @@ from tests.tinker_cookbook.renderers.conversations import Abilities, Conversatio
 from tests.tinker_cookbook.renderers.small_tokenizers import small_tokenizer
 from tinker_cookbook.renderers import Message, Renderer, TrainOnWhat, get_renderer
 from tinker_cookbook.renderers.base import ensure_list, get_text_content
+from tinker_cookbook.renderers.encoding import common_length
 from tinker_cookbook.tokenizer_utils import Tokenizer, get_tokenizer
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -256,6 +257,7 @@ class Outcome:
     conversation: Conversation
     ours: list[int]
     theirs: list[int]
+    text: str  # of theirs
 
     @property
     def equal(self) -> bool:
@@ -271,7 +273,7 @@ class Comparison:
     def prompt(self, conversation: Conversation) -> Outcome:
         question = conversation.messages[:-1]
         ours = self.renderer.build_generation_prompt(self._ours(question, conversation)).to_ints()
-        return Outcome("prompt", conversation, ours, self._theirs(question, conversation, prompt=True))
+        return self._outcome("prompt", conversation, ours, self._theirs(question, conversation, prompt=True))
 
     def example(self, conversation: Conversation) -> Outcome:
         messages = self._ours(conversation.messages, conversation)
@@ -279,7 +281,11 @@ class Comparison:
             0
         ].to_ints()
         theirs = self._theirs(conversation.messages, conversation, prompt=False)
-        return Outcome("example", conversation, ours, theirs)
+        return self._outcome("example", conversation, ours, theirs)
+
+    def _outcome(self, kind: str, conversation: Conversation, ours: list[int], text: str) -> Outcome:
+        theirs = self.tokenizer.encode(text, add_special_tokens=False)
+        return Outcome(kind, conversation, ours, theirs, text)
 
     def _ours(self, messages: Sequence[Message], conversation: Conversation) -> list[Message]:
         if not conversation.tools:
@@ -289,7 +295,7 @@ class Comparison:
         prefix = self.renderer.create_conversation_prefix_with_tools(conversation.tools, system)
         return [*prefix, *(messages[1:] if own else messages)]
 
-    def _theirs(self, messages: Sequence[Message], conversation: Conversation, *, prompt: bool) -> list[int]:
+    def _theirs(self, messages: Sequence[Message], conversation: Conversation, *, prompt: bool) -> str:
         """Nothing, where the template refuses the conversation."""
         plain = [self._plain(message) for message in messages]
         tools = [{"type": "function", "function": tool} for tool in conversation.tools] or None
@@ -300,11 +306,11 @@ class Comparison:
                 plain, tools=tools, add_generation_prompt=prompt, tokenize=False, **self.family.options
             )
         except TemplateError:
-            return []
+            return ""
         text = self.family.adapt(str(text), messages)
         if not prompt and self.family.renderer.startswith(("qwen", "chatml")):
             text = text.removesuffix("\n")
-        return self.tokenizer.encode(text, add_special_tokens=False)
+        return text
 
     def _plain(self, message: Message) -> dict[str, Any]:
         plain = self.renderer.to_openai_message(message)
@@ -407,32 +413,40 @@ def frozen(family: Family, folder: Path | None) -> dict[str, Any]:
     small.chat_template = real.chat_template
     comparison = Comparison(family, small)
     cases: list[dict[str, Any]] = []
-    for conversation in conversations(family.abilities, 300, seed=1):
+    seen: set[str] = set()
+    shortest_first = sorted(conversations(family.abilities, 300, seed=1), key=lambda c: len(c.messages))
+    for conversation in shortest_first:
         if len(cases) >= FROZEN_COUNT:
             break
-        if reasons(family, conversation) or not conversation.features - {
-            f for c in cases for f in c["features"]
-        }:
+        if reasons(family, conversation) or conversation.features <= seen:
             continue
         prompt, example = comparison.prompt(conversation), comparison.example(conversation)
         if prompt.equal and example.equal:
-            cases.append(_frozen_case(conversation, prompt, example, small))
+            seen |= conversation.features
+            cases.append(_frozen_case(conversation, prompt, example))
     return {"controls": controls, "bos": real.bos_token, "eos": real.eos_token, "cases": cases}
 
 
-def _frozen_case(
-    conversation: Conversation, prompt: Outcome, example: Outcome, small: Tokenizer
-) -> dict[str, Any]:
+def _frozen_case(conversation: Conversation, prompt: Outcome, example: Outcome) -> dict[str, Any]:
+    """The text of prompt and example in full but for what they share: these cases spell no control tokens."""
     messages = [
-        {**m, **({"tool_calls": [c.model_dump() for c in m["tool_calls"]]} if "tool_calls" in m else {})}
+        {
+            **m,
+            **(
+                {"tool_calls": [c.model_dump(exclude_defaults=True) for c in m["tool_calls"]]}
+                if "tool_calls" in m
+                else {}
+            ),
+        }
         for m in conversation.messages
     ]
+    shared = common_length(prompt.text, example.text)
     return {
-        "features": sorted(conversation.features),
         "messages": messages,
-        "tools": conversation.tools,
-        "prompt": prompt.theirs,
-        "example": example.theirs,
+        "tools": bool(conversation.tools),
+        "prompt": prompt.text,
+        "shared": shared,
+        "example": example.text[shared:],
     }
 
 

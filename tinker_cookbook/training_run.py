@@ -19,7 +19,7 @@ import asyncio
 import logging
 import shlex
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -175,23 +175,26 @@ class TrainingRun:
             logger.info("going on with step %d of %d", self.first_step, total_steps)
         self._progress = Progress(self.first_step, total_steps, headline) if self.steps else None
 
-    async def before_step(self, step: int, state: LoopState) -> Metrics:
+    async def before_step(
+        self, step: int, state: LoopState, *, settle: Callable[[], Awaitable[None]] | None = None
+    ) -> Metrics:
         """Save and evaluate if it is time for it, before anything of this step is submitted.
 
         So a checkpoint named after step n holds exactly the n updates before it, whatever is still under way, and
-        evaluations at step n see the same weights. `state` is where this step stands.
+        evaluations at step n see the same weights. `state` is where this step stands. `settle` is awaited before a
+        checkpoint, to log the rows of the steps it holds: a run that resumes there does not make them again.
         """
-        metrics: Metrics = {}
         self._next_step, self._state = step, state
-        if step > self.first_step:
+        tokens = self.elapsed_tokens
+        if step > self.first_step and self.checkpoints.should_save(step, elapsed_tokens=tokens):
+            if settle is not None:
+                await settle()
             async with trace.scope_span("save_checkpoint"):
-                await self.checkpoints.maybe_save_async(step, state, elapsed_tokens=self.elapsed_tokens)
+                await self.checkpoints.maybe_save_async(step, state, elapsed_tokens=tokens)
         due = [
             evaluator for every, some in self._evaluators if every and step % every == 0 for evaluator in some
         ]
-        if due:
-            metrics = await self.evaluate(due, step)
-        return metrics
+        return await self.evaluate(due, step) if due else {}
 
     def submitted(self, step: int, state: LoopState, *, tokens: int = 0) -> None:
         """All of this step is with the server, which works in order: a checkpoint from now on has it.

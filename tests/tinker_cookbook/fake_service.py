@@ -87,7 +87,11 @@ class FakeTrainingClient:
     ) -> FakeFuture:
         self._gradient = self.service.describe(data)
         self.service.call("forward_backward", self._gradient)
-        return FakeFuture(SimpleNamespace(metrics={"loss:sum": 1.0}, loss_fn_outputs=[]))
+        return FakeFuture(_answer(data))
+
+    async def forward_async(self, data: Sequence[Any], loss_fn: str) -> FakeFuture:
+        self.service.call("forward", f"after {len(self.weights)} updates")
+        return FakeFuture(_answer(data))
 
     async def optim_step_async(self, params: Any) -> FakeFuture:
         self.service.call("optim_step", self._gradient)
@@ -116,6 +120,12 @@ class FakeTrainingClient:
 
     async def get_info_async(self) -> Any:
         return SimpleNamespace()
+
+
+def _answer(data: Sequence[Any]) -> Any:
+    lengths = [len(d.loss_fn_inputs["target_tokens"].data) for d in data if isinstance(d, tinker.Datum)]
+    outputs = [{"logprobs": tinker.TensorData(data=[-1.0] * n, dtype="float32", shape=[n])} for n in lengths]
+    return SimpleNamespace(metrics={"loss:sum": 1.0}, loss_fn_outputs=outputs)
 
 
 @dataclass

@@ -66,6 +66,12 @@ class CheckpointManager:
     def should_save_periodic(self, step: int, *, elapsed_tokens: int = 0) -> bool:
         return self._cadence.due(step, elapsed_tokens)
 
+    def should_save(self, step: int, *, elapsed_tokens: int = 0) -> bool:
+        """Whether `maybe_save_async` would save anything."""
+        return self.should_save_periodic(step, elapsed_tokens=elapsed_tokens) or self._rolling_due(
+            step, {"elapsed_tokens": elapsed_tokens}
+        )
+
     async def maybe_save_async(
         self, step: int, loop_state: LoopState, *, elapsed_tokens: int = 0
     ) -> Paths | None:

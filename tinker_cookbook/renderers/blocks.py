@@ -84,21 +84,38 @@ def parse_think_blocks(text: str) -> list[ContentPart] | None:
     return split_thinking(text, PLAIN_TAGS) if PLAIN_TAGS.open in text else None
 
 
-TOOL_CALL_PATTERN = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
+def find_outside_thinking(text: str, tag: str, tags: ThinkTags, *, open_ended: bool = False) -> int:
+    """Where `tag` first stands that no think block holds; -1 if nowhere."""
+    end = "|$" if open_ended else ""
+    block = f"{re.escape(tags.open)}.*?(?:{re.escape(tags.close)}{end})"
+    for match in re.finditer(f"{block}|({re.escape(tag)})", text, re.DOTALL):
+        if match.group(1):
+            return match.start()
+    return -1
+
+
+BLOCK_PATTERN = re.compile(r"<think>(.*?)</think>|<tool_call>(.*?)</tool_call>", re.DOTALL)
 
 
 def parse_content_blocks(text: str) -> tuple[list[ContentPart], list[ParsedCall]] | None:
-    """Closed `<think>` and `<tool_call>` blocks and the text around them; None if there is neither tag."""
+    """Closed `<think>` and `<tool_call>` blocks and the text around them; None if there is neither tag.
+
+    What stands within a block belongs to that block: a call that the model only thinks of is none.
+    """
     if "<think>" not in text and "<tool_call>" not in text:
         return None
     parts: list[ContentPart] = []
     calls: list[ParsedCall] = []
     position = 0
-    for match in TOOL_CALL_PATTERN.finditer(text):
-        parts += split_thinking(text[position : match.start()], PLAIN_TAGS)
-        calls.append(parse_json_call(match.group(1).strip(), match.group()))
+    for match in BLOCK_PATTERN.finditer(text):
+        parts += _text(text[position : match.start()])
+        thinking, call = match.groups()
+        if thinking:
+            parts.append(ThinkingPart(type="thinking", thinking=thinking))
+        elif call is not None:
+            calls.append(parse_json_call(call.strip(), match.group()))
         position = match.end()
-    return parts + split_thinking(text[position:], PLAIN_TAGS), calls
+    return parts + _text(text[position:]), calls
 
 
 def parse_json_call(body: str, block: str) -> ParsedCall:
@@ -137,6 +154,8 @@ def _arguments_as_written(body: str, name: str, arguments: dict[str, Any]) -> st
 
 
 def tool_call(name: str, arguments: str, call_id: str | None = None) -> ToolCall:
+    """ValueError for half a surrogate pair, which JSON can spell and no tokenizer can write again."""
+    f"{name}{arguments}{call_id}".encode()
     return ToolCall(id=call_id, function=ToolCall.FunctionBody(name=name, arguments=arguments))
 
 

@@ -12,6 +12,7 @@ class ChatMLRenderer(FamilyRenderer):
     """Nothing of the past is left out, so the prompt of each turn extends the one before it."""
 
     end = "<|im_end|>"
+    structure = ("<|im_start|>",)
     think = ThinkTags()
     tools = JsonToolCalls()
 

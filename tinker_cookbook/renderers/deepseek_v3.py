@@ -24,6 +24,7 @@ TOOL_RULES = (
 class DeepSeekV3Renderer(FamilyRenderer):
     bos = "<｜begin▁of▁sentence｜>"
     end = "<｜end▁of▁sentence｜>"
+    structure = ("<｜User｜>", "<｜Assistant｜>")
     think = ThinkTags()
     tools = NamedToolCalls(
         open="<｜tool▁call▁begin｜>",

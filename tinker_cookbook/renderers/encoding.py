@@ -27,7 +27,7 @@ Piece = str | Markup | tinker.types.ImageChunk
 Pieces = Sequence[Piece]
 
 MARK = "\U0010ffff"
-"""Stands before a control token in decoded text; a noncharacter, which no text may contain."""
+"""Stands before a control token in decoded text; a noncharacter, and taken out of all other text."""
 
 
 class Encoder:
@@ -38,7 +38,8 @@ class Encoder:
     @cached_property
     def controls(self) -> dict[str, int]:
         """Every token that was added to the vocabulary by name, and so is more than text; blanks are text."""
-        return {text: number for text, number in self.tokenizer.get_added_vocab().items() if text.strip()}
+        added = getattr(self.tokenizer, "get_added_vocab", dict)()
+        return {text: number for text, number in added.items() if text.strip()}
 
     @cached_property
     def _names(self) -> dict[int, str]:
@@ -125,7 +126,12 @@ class Encoder:
         return self._marked_pattern.sub("", text)
 
     def _decode(self, tokens: Sequence[int]) -> str:
-        return decode_exactly(self.tokenizer, tokens) if tokens else ""
+        return without_marks(decode_exactly(self.tokenizer, tokens)) if tokens else ""
+
+
+def without_marks(text: str) -> str:
+    """A model can write the noncharacter too, and must not make a tag of text by it."""
+    return text.replace(MARK, "\ufffd")
 
 
 def decode_exactly(tokenizer: Tokenizer, tokens: Sequence[int]) -> str:
@@ -153,6 +159,6 @@ def text_chunk(tokens: Sequence[int]) -> list[tinker.ModelInputChunk]:
     return [tinker.EncodedTextChunk(tokens=list(tokens))] if tokens else []
 
 
-def common_length(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many tokens the two begin with alike."""
+def common_length(a: Sequence[object], b: Sequence[object]) -> int:
+    """How many items (tokens, say) the two begin with alike."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

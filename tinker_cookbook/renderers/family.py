@@ -14,7 +14,7 @@ from typing import ClassVar
 import tinker
 
 from tinker_cookbook.exceptions import RendererError
-from tinker_cookbook.renderers.blocks import ThinkTags, split_thinking
+from tinker_cookbook.renderers.blocks import ThinkTags, find_outside_thinking, split_thinking
 from tinker_cookbook.renderers.encoding import Markup, Piece, Pieces, common_length, text_chunk
 from tinker_cookbook.renderers.messages import (
     Content,
@@ -23,6 +23,7 @@ from tinker_cookbook.renderers.messages import (
     ParseTermination,
     Role,
     TextPart,
+    ThinkingPart,
     ToolCall,
     ToolSpec,
     UnparsedToolCall,
@@ -47,6 +48,7 @@ class FamilyRenderer(Renderer):
 
     bos: ClassVar[str] = ""
     end: ClassVar[str]  # the token that ends a message, and a response
+    structure: ClassVar[tuple[str, ...]] = ()  # what else must be a token, lest messages run together
     think: ClassVar[ThinkTags | None] = None
     tools: ClassVar[ToolCalls | None] = None
     prefill: ClassVar[str] = ""  # what a prompt writes of the answer itself
@@ -91,6 +93,8 @@ class FamilyRenderer(Renderer):
     def __init__(self, tokenizer: Tokenizer):
         super().__init__(tokenizer)
         self._end_message_token = self.encoder.control(self.end)
+        for token in (*self.structure, *([self.bos] if self.bos else [])):
+            self.encoder.control(token)
         self._warned_of_tags = False
 
     @property
@@ -115,7 +119,7 @@ class FamilyRenderer(Renderer):
         if message["role"] != "assistant":
             return self._rendered_as_one(header, [*self.body(message, ctx), end])
         answer = list(self.answer(message, ctx))
-        if answer and answer[0] == self.prefill_for(ctx):
+        if answer and isinstance(answer[0], Markup) and answer[0] == self.prefill_for(ctx):
             header.append(answer.pop(0))
         tokens = self.encoder.tokens(header)
         return RenderedMessage(
@@ -141,25 +145,35 @@ class FamilyRenderer(Renderer):
         parts = self.parts(message["content"])
         thinking = any(part["type"] == "thinking" for part in parts)
         framed = self.frames(ctx, thinking=thinking)
+        parts = self._trim_texts(parts, framed=thinking or framed)
         pieces: list[Piece] = []
-        if framed and (not parts or parts[0]["type"] != "thinking"):
+        if (
+            framed
+            and (not thinking or self.prefill_for(ctx))
+            and (not parts or parts[0]["type"] != "thinking")
+        ):
             pieces += self._block("")
-        has_text = False
         for part in parts:
             if part["type"] == "thinking" and framed:
                 pieces += self._block(part["thinking"])
             elif part["type"] == "text":
-                text = self.trim(part["text"], framed=thinking or framed)
-                has_text = has_text or bool(text)
-                pieces.append(text)
-        return [*pieces, *self._calls(message, after_text=has_text)]
+                pieces.append(part["text"])
+        after_text = any(part["type"] == "text" for part in parts)
+        return [*pieces, *self._calls(message, after_text=after_text)]
+
+    def _trim_texts(self, parts: Sequence[ContentPart], *, framed: bool) -> list[ContentPart]:
+        trimmed: list[ContentPart] = [
+            {**part, "text": self.trim(part["text"], framed=framed)} if part["type"] == "text" else part
+            for part in parts
+        ]
+        return [part for part in trimmed if part["type"] != "text" or part["text"]]
 
     def _block(self, thinking: str) -> Pieces:
         assert self.think is not None, "only families that think frame it"
         empty = self.think.opening + self.think.closing
         if not thinking and self.prefill == empty:
             return [Markup(empty)]
-        return [Markup(self.think.opening), self.trim_thinking(thinking), Markup(self.think.closing)]
+        return [Markup(self.think.opening), thinking, Markup(self.think.closing)]
 
     def _calls(self, message: Message, *, after_text: bool) -> Pieces:
         calls = message.get("tool_calls", [])
@@ -168,20 +182,37 @@ class FamilyRenderer(Renderer):
         return self.tools.write(calls, after_text=after_text) if self.tools is not None else []
 
     def parts(self, content: Content) -> list[ContentPart]:
-        """An answer's thinking and text; thinking that stands in a string is told apart by its tags."""
-        if isinstance(content, str) and self.think is not None and self.think.close in content:
+        """An answer's thinking and text, one text where several meet, and nothing that is empty.
+
+        Thinking that stands in a string is told apart by its tags.
+        """
+        if isinstance(content, str) and self.think is not None and self._reads_as_thinking(content):
             if self.think.open not in content:
                 content = self.think.open + content
-            return split_thinking(content, self.think)
-        parts = [part for part in ensure_list(content) if part["type"] != "text" or part["text"]]
-        for part in parts:
-            if part["type"] not in ("text", "thinking"):
+            content = split_thinking(content, self.think)
+        parts: list[ContentPart] = []
+        for part in ensure_list(content):
+            if part["type"] == "thinking":
+                parts += self._thinking(part["thinking"])
+            elif part["type"] != "text":
                 raise RendererError(f"{type(self).__name__} writes text, and the message has {part['type']}")
-            if part["type"] == "thinking" and self.think is None:
-                raise RendererError(f"{type(self).__name__} cannot write thinking")
+            elif parts and parts[-1]["type"] == "text":
+                parts[-1] = TextPart(type="text", text=parts[-1]["text"] + part["text"])
+            elif part["text"]:
+                parts.append(part)
+        for part in parts:
             if part["type"] == "text":
                 self._warn_of_tags(part["text"])
         return parts
+
+    def _reads_as_thinking(self, text: str) -> bool:
+        return self.think is not None and self.think.close in text
+
+    def _thinking(self, thinking: str) -> list[ContentPart]:
+        if self.think is None:
+            raise RendererError(f"{type(self).__name__} cannot write thinking")
+        trimmed = self.trim_thinking(thinking)
+        return [ThinkingPart(type="thinking", thinking=trimmed)] if trimmed else []
 
     def _warn_of_tags(self, text: str) -> None:
         if self.tools is not None and self.tools.open in text and not self._warned_of_tags:
@@ -231,7 +262,7 @@ class FamilyRenderer(Renderer):
         text = self._with_prefill(self.encoder.marked_text(tokens))
         calls: list[ToolCall | UnparsedToolCall] = []
         if self.tools is not None:
-            text, calls = self.tools.read(text, self.encoder)
+            text, calls = self.tools.read(text, self.encoder, self._first_call(text, open_ended=open_ended))
         parts: list[ContentPart] = [TextPart(type="text", text=text)] if text else []
         if self.think is not None:
             tags = self.think.marked(self.encoder.tag)
@@ -242,6 +273,14 @@ class FamilyRenderer(Renderer):
         if unparsed := [call for call in calls if isinstance(call, UnparsedToolCall)]:
             message["unparsed_tool_calls"] = unparsed
         return message
+
+    def _first_call(self, text: str, *, open_ended: bool) -> int:
+        """Where calls of tools begin. A call that the model only thinks of is none."""
+        assert self.tools is not None
+        tag = self.encoder.tag(self.tools.first_tag)
+        if self.think is None:
+            return text.find(tag)
+        return find_outside_thinking(text, tag, self.think.marked(self.encoder.tag), open_ended=open_ended)
 
     def _with_prefill(self, text: str) -> str:
         """A response to a prompt that opened a think block closes one that it did not open."""
@@ -254,16 +293,16 @@ class FamilyRenderer(Renderer):
         return text
 
     def _content(self, parts: Sequence[ContentPart]) -> Content:
-        """A string where there is only text."""
+        """A string where there is only text, and none that would be taken for thinking in a string."""
         unmarked: list[ContentPart] = []
         for part in parts:
             if part["type"] == "text":
                 unmarked.append({**part, "text": self.encoder.unmarked(part["text"])})
             elif part["type"] == "thinking":
                 unmarked.append({**part, "thinking": self.encoder.unmarked(part["thinking"])})
-        if all(part["type"] == "text" for part in unmarked):
-            return "".join(part["text"] for part in unmarked if part["type"] == "text")
-        return unmarked
+        text = "".join(part["text"] for part in unmarked if part["type"] == "text")
+        only_text = all(part["type"] == "text" for part in unmarked)
+        return text if only_text and not self._reads_as_thinking(text) else unmarked
 
     def parse_response_streaming(self, response: list[int]) -> Iterator[MessageDelta]:
         parser = self.streaming_parser(starts_thinking=self._closes_first(response))

@@ -55,6 +55,8 @@ class GptOssRenderer(Renderer):
         if use_system_prompt and reasoning_effort not in ("low", "medium", "high"):
             raise RendererError(f"reasoning_effort is low, medium or high, not {reasoning_effort!r}")
         self._identity = self._system_text(reasoning_effort, current_date) if use_system_prompt else None
+        for token in ("<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>"):
+            self.encoder.control(token)
         self._stops = [self.encoder.control("<|return|>"), self.encoder.control("<|call|>")]
 
     @staticmethod
@@ -88,10 +90,9 @@ class GptOssRenderer(Renderer):
             return rest
         system = Message(role=HARMONY_SYSTEM, content=self._identity)
         if rest and rest[0]["role"] == HARMONY_SYSTEM:
-            rest = rest[1:]
-            routed = ROUTING in ensure_text(messages[0]["content"])
-            system = messages[0].copy()
-            system["content"] = f"{self._identity}\n{ROUTING}" if routed else self._identity
+            given, rest = rest[0], rest[1:]
+            routing = f"\n{ROUTING}" if ROUTING in ensure_text(given["content"]) else ""
+            system = Message(**{**given, "content": self._identity + routing})
         elif any("trainable" in message for message in messages):
             system["trainable"] = False
         return [system, *rest]
@@ -162,10 +163,13 @@ class GptOssRenderer(Renderer):
 
     @staticmethod
     def _shows_thinking(ctx: RenderContext, calls: Sequence[ToolCall]) -> bool:
-        """In the answer that ends the conversation, and before calls as long as no answer has followed them."""
+        """In the answer that ends the conversation, and before calls as long as no answer has followed them.
+
+        An answer that ends an example does not count: it was sampled after the calls and their thinking.
+        """
         if not calls:
             return ctx.is_last
-        later = ctx.messages[ctx.idx + 1 :]
+        later = ctx.messages[ctx.idx + 1 : -1]
         return not any(m["role"] == "assistant" and not m.get("tool_calls") for m in later)
 
     # --- parsing -------------------------------------------------------------------------------------
@@ -187,8 +191,8 @@ class GptOssRenderer(Renderer):
                 calls.append(_call(tool.group(1), unmarked(payload), begun, unmarked(segment)))
             elif begun and re.search(r"<\|channel\|>analysis", head):
                 parts.append(ThinkingPart(type="thinking", thinking=unmarked(payload)))
-            elif payload or head.strip():
-                parts.append(TextPart(type="text", text=unmarked(payload or segment)))
+            elif text := unmarked(payload if begun else segment):
+                parts.append(TextPart(type="text", text=text))
         only_text = all(part["type"] == "text" for part in parts)
         message = Message(
             role="assistant",

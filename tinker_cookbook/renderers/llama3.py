@@ -9,6 +9,7 @@ from tinker_cookbook.renderers.renderer import RenderContext
 class Llama3Renderer(FamilyRenderer):
     bos = "<|begin_of_text|>"
     end = "<|eot_id|>"
+    structure = ("<|start_header_id|>", "<|end_header_id|>")
 
     def header(self, message: Message, ctx: RenderContext) -> Pieces:
         return [Markup("<|start_header_id|>"), message["role"], Markup("<|end_header_id|>\n\n")]

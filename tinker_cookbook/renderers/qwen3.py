@@ -26,6 +26,7 @@ class QwenRenderer(FamilyRenderer):
     """What all Qwen have in common: ChatML, and results of tools that come from the user, several in one message."""
 
     end = "<|im_end|>"
+    structure = ("<|im_start|>",)
     think: ClassVar[ThinkTags | None] = ThinkTags(inner="\n", after="\n\n")
 
     def header(self, message: Message, ctx: RenderContext) -> Pieces:

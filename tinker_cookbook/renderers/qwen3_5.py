@@ -1,13 +1,12 @@
 """Qwen3.5 and 3.6: prompts open the think block; calls of tools are XML."""
 
-import json
 from typing import Any
 
 from tinker_cookbook.renderers.encoding import Pieces
 from tinker_cookbook.renderers.messages import Message, ToolSpec, get_text_content
 from tinker_cookbook.renderers.qwen3 import QwenRenderer
 from tinker_cookbook.renderers.renderer import RenderContext
-from tinker_cookbook.renderers.tool_formats import XmlToolCalls, json_line
+from tinker_cookbook.renderers.tool_formats import XmlToolCalls, json_line, json_or_text
 
 TOOLS_BEGIN = "# Tools\n\nYou have access to the following functions:\n\n<tools>\n"
 TOOLS_END = (
@@ -52,10 +51,10 @@ class Qwen3_5Renderer(QwenRenderer):  # noqa: N801  the number is the family's
         return TOOLS_BEGIN + lines + TOOLS_END + (f"\n\n{prompt}" if prompt else "")
 
     def to_openai_message(self, message: Message) -> dict[str, Any]:
-        """Its template reads arguments as an object."""
+        """Its template reads arguments as an object; those that are none stay text."""
         plain = super().to_openai_message(message)
         for call in plain.get("tool_calls", []):
-            call["function"]["arguments"] = json.loads(call["function"]["arguments"])
+            call["function"]["arguments"] = json_or_text(call["function"]["arguments"])
         return plain
 
 

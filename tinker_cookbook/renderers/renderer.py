@@ -25,6 +25,7 @@ from tinker_cookbook.renderers.messages import (
     TrainOnWhat,
     ensure_list,
     get_text_content,
+    has_thinking,
 )
 from tinker_cookbook.renderers.streaming import MessageDelta
 from tinker_cookbook.tokenizer_utils import Tokenizer
@@ -137,14 +138,15 @@ class Renderer(ABC):
     ) -> tuple[tinker.ModelInput, torch.Tensor]:
         """All tokens of the conversation, and a weight for each (float32)."""
         what = TrainOnWhat(train_on_what)
-        if what is TrainOnWhat.ALL_ASSISTANT_MESSAGES and not self.has_extension_property:
-            logger.warning(
-                "%s shows a past answer otherwise than it was written, so training on all assistant messages in one "
-                "example trains on prompts that never occur; build_supervised_examples makes one example per answer",
-                type(self).__name__,
-            )
         conversation = self._conversation(messages)
         supervised.check_trainable(conversation, what)
+        if supervised.trains_on_the_past(conversation, what) and not self.has_extension_property:
+            logger.warning(
+                "%s shows a past answer otherwise than it was written, so training on several assistant messages in "
+                "one example trains on prompts that never occur; build_supervised_examples makes one example per "
+                "answer",
+                type(self).__name__,
+            )
         chunks: list[tinker.ModelInputChunk] = []
         weights: list[float] = []
 
@@ -194,7 +196,9 @@ class Renderer(ABC):
         prompt = self.build_generation_prompt(conversation[:first]).to_ints()
         if example.to_ints()[: len(prompt)] == prompt:
             weights[: len(prompt)] = [0.0] * len(prompt)
-        elif self.disables_thinking:
+        elif self.disables_thinking and (
+            first == len(conversation) - 1 or any(has_thinking(m["content"]) for m in conversation[first:])
+        ):
             raise RendererError(
                 f"{type(self).__name__} prompts for answers without thinking, and this one was not given to such a "
                 "prompt: take its thinking out, or use the renderer that thinks"

@@ -8,12 +8,12 @@ from tinker_cookbook.tokenizer_utils import Tokenizer
 
 
 def split_at_stop(response: Sequence[int], stops: Collection[int]) -> tuple[list[int], ParseTermination]:
-    """What comes before the first stop token. It is well ended if that is the only one and the last token."""
-    first = next((i for i, token in enumerate(response) if token in stops), None)
-    if first is None:
+    """What comes before the first stop token. It is well ended if that is the only one."""
+    found = [i for i, token in enumerate(response) if token in stops]
+    if not found:
         return list(response), ParseTermination.MALFORMED
-    clean = first == len(response) - 1
-    return list(response[:first]), ParseTermination.STOP_SEQUENCE if clean else ParseTermination.MALFORMED
+    clean = len(found) == 1  # what follows it, such as a template's newline, was not asked for
+    return list(response[: found[0]]), ParseTermination.STOP_SEQUENCE if clean else ParseTermination.MALFORMED
 
 
 def parse_response_for_stop_token(

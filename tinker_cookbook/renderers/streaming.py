@@ -6,9 +6,10 @@ turn out to be part of a tag, or of the blanks around one.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from tinker_cookbook.renderers.blocks import ThinkTags, drop_shared_start
-from tinker_cookbook.renderers.encoding import Encoder, decode_exactly
+from tinker_cookbook.renderers.blocks import PLAIN_TAGS, ThinkTags, drop_shared_start
+from tinker_cookbook.renderers.encoding import Encoder, decode_exactly, without_marks
 from tinker_cookbook.renderers.messages import Message, ensure_list
 from tinker_cookbook.renderers.tool_formats import ToolCalls
 from tinker_cookbook.tokenizer_utils import Tokenizer
@@ -54,8 +55,18 @@ class Utf8TokenDecoder:
                 self._pending = self._pending[len(ready) :]
                 return text
         if len(self._pending) > MOST_PENDING:  # bytes that are no character: they will not become one
-            return self.flush()
+            return self._shed()
         return None
+
+    def _shed(self) -> str:
+        """All but the last tokens, which may begin a character; cut where the rest reads the same by itself."""
+        whole = decode_exactly(self._tokenizer, self._pending)
+        for kept in range(1, MOST_PENDING):
+            text = decode_exactly(self._tokenizer, self._pending[:-kept])
+            if text + decode_exactly(self._tokenizer, self._pending[-kept:]) == whole:
+                self._pending = self._pending[-kept:]
+                return text
+        return self.flush()
 
     def flush(self) -> str:
         """What is left, complete or not."""
@@ -91,7 +102,8 @@ class StreamingParser:
         self._ended = False
         self._header_sent = False
         self._buffer = ""  # marked text that has come and was not given out
-        self._sent = ""  # of the current part
+        self._begun = False  # whether anything was given out of the current part
+        self._given_out = {"text": "", "thinking": ""}
         self._index = 0
 
     def feed(self, token: int) -> list[MessageDelta]:
@@ -105,8 +117,8 @@ class StreamingParser:
         return list(self._give_out())
 
     def finish(self) -> list[MessageDelta]:
-        """The rest, and the message. Left of the last part is what the whole has more than was given out."""
-        self._buffer += self._decoder.flush()
+        """The rest, and the message."""
+        self._buffer += without_marks(self._decoder.flush())
         deltas = list(self._give_out())
         message = self._parse(self._tokens)
         return [*deltas, *self._header(), *self._rest(message), message]
@@ -114,8 +126,8 @@ class StreamingParser:
     def _text_of(self, token: int) -> str:
         name = self._encoder.control_name(token)
         if name is not None:
-            return self._decoder.flush() + self._encoder.tag(name)
-        return self._decoder.decode([token]) or ""
+            return without_marks(self._decoder.flush()) + self._encoder.tag(name)
+        return without_marks(self._decoder.decode([token]) or "")
 
     def _header(self) -> Iterator[MessageDelta]:
         if not self._header_sent:
@@ -127,37 +139,48 @@ class StreamingParser:
         self._buffer = self._buffer[len(ready) :]
         yield from self._delta(ready)
 
+    @property
+    def _kind(self) -> Literal["text", "thinking"]:
+        return "text"
+
     def _delta(self, text: str) -> Iterator[MessageDelta]:
         if text:
             yield from self._header()
             text = self._encoder.unmarked(text)
-            self._sent += text
+            self._begun = True
+            self._given_out[self._kind] += text
             yield self._make(text)
 
     def _make(self, text: str) -> MessageDelta:
+        if self._kind == "thinking":
+            return StreamingThinkingDelta(text, self._index)
         return StreamingTextDelta(text, self._index)
 
     def _rest(self, message: Message) -> Iterator[MessageDelta]:
-        parts = [part["text"] for part in ensure_list(message["content"]) if part["type"] == "text"]
-        if parts and parts[-1].startswith(self._sent) and parts[-1] != self._sent:
-            yield StreamingTextDelta(parts[-1][len(self._sent) :], self._index)
+        """What the message has more of the current kind than was given out."""
+        kind = self._kind
+        whole = "".join(str(p.get(kind)) for p in ensure_list(message["content"]) if p["type"] == kind)
+        given_out = self._given_out[kind]
+        if whole.startswith(given_out) and whole != given_out:
+            yield self._make(whole[len(given_out) :])
 
 
 class ReasoningStreamingParser(StreamingParser):
-    """Thinking told from text by its tags. From the first tag of a tool call on, only the message tells more."""
+    """Thinking told from text by its tags. From the first tag of a tool call on, only the end tells more."""
 
     def __init__(
         self,
         tokenizer: Tokenizer,
         end_message_token: int,
         parse_final_response: Callable[[list[int]], Message],
-        tags: ThinkTags | None = None,
+        tags: ThinkTags | None = PLAIN_TAGS,
         tools: ToolCalls | None = None,
         *,
         starts_thinking: bool = False,
     ):
         self._starts_thinking = starts_thinking
-        self._plain_tags = tags or ThinkTags()
+        self._thinks = tags is not None
+        self._plain_tags = tags or PLAIN_TAGS
         self._tools = tools
         super().__init__(tokenizer, end_message_token, parse_final_response)
 
@@ -170,6 +193,10 @@ class ReasoningStreamingParser(StreamingParser):
         self._frame = (
             self._tags.inner if self._thinking else ""
         )  # what the part may begin with and does not count
+
+    @property
+    def _kind(self) -> Literal["text", "thinking"]:
+        return "thinking" if self._thinking else "text"
 
     def _give_out(self) -> Iterator[MessageDelta]:
         while not self._calling and (found := self._next_tag()) is not None:
@@ -189,14 +216,14 @@ class ReasoningStreamingParser(StreamingParser):
     def _awaited(self) -> list[str]:
         if self._thinking:
             return [self._tags.close]
-        return [self._tags.open, *([self._tool_tag] if self._tool_tag else [])]
+        return [*([self._tags.open] if self._thinks else []), *([self._tool_tag] if self._tool_tag else [])]
 
     def _held_back(self) -> int:
         """Length of the longest end that may be the beginning of a tag."""
-        return max(_longest_matching_suffix_prefix(self._buffer, tag) for tag in self._awaited())
+        return max((_longest_matching_suffix_prefix(self._buffer, tag) for tag in self._awaited()), default=0)
 
     def _enter(self, tag: str) -> None:
-        self._sent = ""
+        self._begun = False
         if tag == self._tool_tag:
             self._calling = True
             return
@@ -211,22 +238,7 @@ class ReasoningStreamingParser(StreamingParser):
         return self._tools.before if self._tools is not None and tag == self._tool_tag else ""
 
     def _part_delta(self, text: str) -> Iterator[MessageDelta]:
-        yield from self._delta(text if self._sent else drop_shared_start(text, self._frame))
-
-    def _make(self, text: str) -> MessageDelta:
-        if self._thinking:
-            return StreamingThinkingDelta(text, self._index)
-        return StreamingTextDelta(text, self._index)
-
-    def _rest(self, message: Message) -> Iterator[MessageDelta]:
-        """The last part may lack its end; a part of the other kind was never begun."""
-        kind = "thinking" if self._thinking else "text"
-        parts = ensure_list(message["content"])
-        if self._calling or not parts or parts[-1]["type"] != kind:
-            return
-        text = str(parts[-1].get(kind, ""))
-        if text.startswith(self._sent) and text != self._sent:
-            yield self._make(text[len(self._sent) :])
+        yield from self._delta(text if self._begun else drop_shared_start(text, self._frame))
 
 
 def _longest_matching_suffix_prefix(text: str, tag: str) -> int:

@@ -42,6 +42,13 @@ def output_is_trained(messages: Sequence[Message], i: int, what: TrainOnWhat) ->
             return message.get("trainable", False)
 
 
+def trains_on_the_past(messages: Sequence[Message], what: TrainOnWhat) -> bool:
+    """Whether an answer is learned that others follow, as it is shown in the past and not as it was sampled."""
+    if what is TrainOnWhat.LAST_ASSISTANT_TURN:
+        return sum(output_is_trained(messages, i, what) for i in range(len(messages))) > 1
+    return what is TrainOnWhat.ALL_ASSISTANT_MESSAGES
+
+
 SPLITTABLE = (
     TrainOnWhat.LAST_ASSISTANT_MESSAGE,
     TrainOnWhat.LAST_ASSISTANT_TURN,

@@ -55,10 +55,9 @@ class ToolCalls(ABC):
             pieces += [Markup(start + self.open), *self.write_body(call), Markup(self.close)]
         return [*pieces, Markup(self.section[1])]
 
-    def read(self, text: str, encoder: Encoder) -> tuple[str, list[ParsedCall]]:
-        """The text without the calls, and the calls. The text stays marked."""
+    def read(self, text: str, encoder: Encoder, start: int) -> tuple[str, list[ParsedCall]]:
+        """The text without the calls, and the calls, which begin at `start` (-1: nowhere). The text stays marked."""
         opening, closing = encoder.tag(self.open), encoder.tag(self.close)
-        start = text.find(encoder.tag(self.first_tag))
         if start < 0:
             return text, []
         before, rest = text[:start].removesuffix(self.before), text[start:]
@@ -143,14 +142,14 @@ class XmlToolCalls(ToolCalls):
         pairs = PARAMETER.findall(inside)
         if any(not parameter.strip() for parameter, _ in pairs):
             return unparsed("Empty parameter name")
-        arguments = {parameter.strip(): _json_or_text(value) for parameter, value in pairs}
+        arguments = {parameter.strip(): json_or_text(value) for parameter, value in pairs}
         try:
             return tool_call(name.strip(), json.dumps(arguments, ensure_ascii=False))
         except ValueError as error:  # characters that are none
             return unparsed(str(error))
 
 
-def _json_or_text(text: str) -> Any:
+def json_or_text(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -102,7 +102,7 @@ def compute_bpb(
 
     Counted are tokens of any positive weight that are not special. nan if they make no byte.
     """
-    special = set(getattr(tokenizer, "all_special_ids", ()))
+    special: set[int] = set(getattr(tokenizer, "all_special_ids", ()))
     nats, size = 0.0, 0
     rows = zip(logprobs_list, weights_list, target_tokens_list, strict=True)
     for logprobs, weights, targets in rows:

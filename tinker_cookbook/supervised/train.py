@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -91,28 +91,39 @@ async def _train(
     config: Config, run: TrainingRun, dataset: SupervisedDataset, schedule: "_Schedule", tokenizer: Tokenizer
 ) -> None:
     pending: deque[SubmittedBatch] = deque()
-    epoch = -1
-    for step in run.steps:
-        if schedule.epoch_of(step) != epoch:
-            epoch = schedule.epoch_of(step)
-            await asyncio.to_thread(dataset.set_epoch, seed=epoch)
-        pending.append(await _submit(config, run, dataset, schedule, step))
-        if step == run.first_step:
-            logger.info(
-                "first example of step %d:\n%s", step, colorize_example(pending[-1].data[0], tokenizer)
-            )
-        while len(pending) > config.submit_ahead:
+
+    async def settle(ahead: int = 0) -> None:
+        while len(pending) > ahead:
             await _finish(run, pending.popleft(), schedule, tokenizer)
-    while pending:
-        await _finish(run, pending.popleft(), schedule, tokenizer)
+
+    epoch = -1
+    try:
+        for step in run.steps:
+            if schedule.epoch_of(step) != epoch:
+                epoch = schedule.epoch_of(step)
+                await asyncio.to_thread(dataset.set_epoch, seed=epoch)
+            pending.append(await _submit(config, run, dataset, schedule, step, settle))
+            if step == run.first_step:
+                first = colorize_example(pending[-1].data[0], tokenizer)
+                logger.info("the first example, coloured by what is learned:\n%s", first)
+            await settle(config.submit_ahead)
+        await settle()
+    except asyncio.CancelledError:  # a checkpoint follows, and a resumed run does not make these rows again
+        await settle()
+        raise
 
 
 async def _submit(
-    config: Config, run: TrainingRun, dataset: SupervisedDataset, schedule: "_Schedule", step: int
+    config: Config,
+    run: TrainingRun,
+    dataset: SupervisedDataset,
+    schedule: "_Schedule",
+    step: int,
+    settle: Callable[[], Awaitable[None]],
 ) -> SubmittedBatch:
     started = time.perf_counter()
     with trace.collect_into(trace.IterationWindow()) as window:
-        metrics = await run.before_step(step, schedule.state(step))
+        metrics = await run.before_step(step, schedule.state(step), settle=settle)
         async with trace.scope_span("get_batch"):
             data = await asyncio.to_thread(dataset.get_batch, schedule.batch_of(step))
         learning_rate = schedule.learning_rate(step)

@@ -22,3 +22,17 @@ def small_tokenizer(
         [AddedToken(text, special=i % 2 == 0, normalized=False) for i, text in enumerate(controls)]
     )
     return PreTrainedTokenizerFast(tokenizer_object=backend, bos_token=bos, eos_token=eos)
+
+
+def byte_tokens(tokenizer: PreTrainedTokenizerFast, data: bytes) -> list[int]:
+    """These bytes, be they text or not."""
+    ids = tokenizer.convert_tokens_to_ids([_letter(byte) for byte in data])
+    return [ids] if isinstance(ids, int) else ids
+
+
+def _letter(byte: int) -> str:
+    """What stands for a byte in a byte-level vocabulary: itself if it can be seen, else a letter beyond Latin-1."""
+    seen = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    if byte in seen:
+        return chr(byte)
+    return chr(256 + [b for b in range(256) if b not in seen].index(byte))
