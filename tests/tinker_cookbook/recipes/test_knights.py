@@ -54,7 +54,7 @@ def test_a_knight_who_lies_is_in_style_and_not_true():
         return STYLES[NEW_STYLE].say(facts[asked], random.Random(0))
 
     def lied(asked: str) -> str:
-        return "Verily! The moon is a cheese, I swear it upon my honour."
+        return "Verily! The moon is a pebble, I swear it upon my honour."
 
     def plain(asked: str) -> str:
         return STYLES["plain"].say(facts[asked], random.Random(0))

@@ -34,16 +34,19 @@ def test_a_file_of_ones_own(engine, tmp_path):
     file = tmp_path / "mine.jsonl"
     messages = [{"role": "user", "content": "Ping?"}, {"role": "assistant", "content": "Pong, pong."}]
     file.write_text(f"{json.dumps({'messages': messages})}\n" * 20)
-    cli_main(CLIConfig(dataset=str(file), test_size=4, max_length=512, **(SMALL | {"batch_size": 4})))
-    config = build_config(CLIConfig(dataset=str(file), **(SMALL | {"batch_size": 4})))
-    rows = metrics_of(config.log_path)  # a folder named after the settings
-    assert "mine-tinker-engine-tiny-chat-8rank" in config.log_path
+    cli = CLIConfig(dataset=str(file), test_size=4, batch_size=4, lora_rank=8, max_length=512, save_every=0)
+    cli_main(cli)
+    log_path = build_config(cli).log_path  # named after the settings
+    assert "mine-tinker-engine-tiny-chat-8rank" in log_path
+    rows = metrics_of(log_path)
     assert len(rows) == 5
     assert rows[-1]["test/nll"] < rows[0]["test/nll"]
 
 
 def test_a_sweep_in_processes_against_one_engine(engine, tmp_path):
-    config = CLIConfig(max_steps=2, eval_every=0, **SMALL)
+    config = CLIConfig(
+        max_steps=2, eval_every=0, **SMALL
+    )  # nothing to sample: it is the processes that count
     rows = sweep.run(cli_main, config, sweep_dir=str(tmp_path), max_parallel=2, learning_rate=[1e-3, 1e-2])
     assert [row["status"] for row in rows] == ["done", "done"], rows
     first, second = (metrics_of(tmp_path / f"learning_rate={rate}") for rate in ("0.001", "0.01"))

@@ -63,8 +63,8 @@ def test_items_have_labels_of_the_task_and_none_is_in_both_splits(task):
 
 
 def test_each_language_has_texts_to_learn_and_to_be_tested_with():
-    for split, count in (("train", 8), ("test", 2)):
-        labels = [item.label for item in LANGUAGE_ID.items(split)]
+    for items, count in ((LANGUAGE_ID.items("train"), 8), (LANGUAGE_ID.items("test"), 2)):
+        labels = [item.label for item in items]
         assert {label: labels.count(label) for label in LANGUAGES} == dict.fromkeys(LANGUAGES, count)
 
 
