@@ -3,8 +3,11 @@
 import csv
 import json
 import math
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -121,6 +124,15 @@ def test_one_point_and_no_numbers_can_be_shown(tmp_path):
     assert "<p>There is nothing to plot" in plot.svg(collect_rows(tmp_path / "one"), "missing")
     sweep.run(main, FakeConfig(learning_rate=1e-3), sweep_dir=str(tmp_path / "none"))
     assert "1.0000 *" not in analyze(str(tmp_path / "none"), "train_mean_nll")
+
+
+def test_with_pandas_rows_are_a_data_frame(tmp_path, monkeypatch):
+    pandas: Any = ModuleType("pandas")
+    pandas.DataFrame = tuple
+    monkeypatch.setitem(sys.modules, "pandas", pandas)
+    table = sweep.run(main, FakeConfig(learning_rate=1e-3), sweep_dir=str(tmp_path), lora_rank=[8, 32])
+    assert isinstance(table, tuple)
+    assert table == sweep.collect(str(tmp_path))
 
 
 def test_the_metric_is_the_held_out_loss_if_there_is_one():

@@ -1,7 +1,6 @@
 """What came out of a sweep: rows, a table, a CSV file, and the best run for each rank."""
 
 import csv
-import importlib.util
 import json
 import math
 from collections.abc import Sequence
@@ -28,10 +27,10 @@ def collect(sweep_dir: str) -> Table:
 
 
 def as_table(rows: list[Row]) -> Table:
-    if importlib.util.find_spec("pandas") is None:
+    try:
+        import pandas  # pyright: ignore[reportMissingImports]
+    except ModuleNotFoundError:
         return rows
-    import pandas  # pyright: ignore[reportMissingImports]
-
     return pandas.DataFrame(rows)
 
 
