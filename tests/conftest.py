@@ -1,8 +1,14 @@
+import os
 from collections.abc import Generator
 
 import pytest
+from hypothesis import settings
 
 from tests.server import Server
+
+# The same examples every time, so that a change is red only if it is to blame; HYPOTHESIS_PROFILE=default looks further.
+settings.register_profile("repeatable", derandomize=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
 @pytest.hookimpl(wrapper=True)

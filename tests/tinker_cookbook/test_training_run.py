@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +14,6 @@ from tinker_cookbook.eval.evaluators import SamplingClientEvaluator, TrainingCli
 from tinker_cookbook.exceptions import ConfigurationError
 from tinker_cookbook.run_config import RunConfig
 from tinker_cookbook.utils import logtree, trace
-
-
-@pytest.fixture(autouse=True)
-def _logging_as_before():
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    for handler in set(root.handlers) - set(handlers):
-        handler.close()
-    root.handlers, root.level = handlers, level
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +13,6 @@ from tinker_cookbook import service
 from tinker_cookbook.exceptions import ConfigurationError
 from tinker_cookbook.supervised import train
 from tinker_cookbook.tokenizer_utils import get_tokenizer
-
-
-@pytest.fixture(autouse=True)
-def _logging_as_before():
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    for handler in set(root.handlers) - set(handlers):
-        handler.close()
-    root.handlers, root.level = handlers, level
 
 
 @pytest.fixture

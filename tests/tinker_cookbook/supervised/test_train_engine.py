@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import logging
 import os
 import subprocess
 import sys
@@ -34,10 +33,7 @@ def undisturbed(server, tmp_path_factory) -> list[float]:
 
 
 def run_to_the_end(log: Path) -> None:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
     asyncio.run(train.main(config(str(log))))
-    root.handlers, root.level = handlers, level
 
 
 def start_and_pause(log: Path, step: int) -> subprocess.Popen[str]:
