@@ -6,7 +6,7 @@ from hypothesis import settings
 
 from tests.server import Server
 
-# The same examples every time, so that a change is red only if it is to blame; HYPOTHESIS_PROFILE=default looks further.
+# The same examples every time: a change is red only if it is to blame. HYPOTHESIS_PROFILE=default looks further.
 settings.register_profile("repeatable", derandomize=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 

@@ -27,7 +27,7 @@ def run_command(command: Callable[[], None]) -> int:
         command()
     except KeyboardInterrupt:
         return _INTERRUPTED
-    except (TinkerCookbookError, tinker.TinkerError) as error:
+    except Exception as error:  # the boundary to the user
         if not _is_for_user(error):
             raise
         print(f"error: {one_line(error)}", file=sys.stderr)
@@ -40,6 +40,10 @@ def one_line(error: Exception) -> str:
 
 
 def _is_for_user(error: Exception) -> bool:
+    engine = sys.modules.get("tinker_engine.errors")
+    if engine is not None and isinstance(error, engine.EngineError):
+        return True
     if isinstance(error, tinker.RequestFailedError):
         return error.category == RequestErrorCategory.User
-    return isinstance(error, (TinkerCookbookError, *_USER_ERRORS))
+    # The SDK raises its base class itself for what is missing in the environment, such as a key.
+    return type(error) is tinker.TinkerError or isinstance(error, (TinkerCookbookError, *_USER_ERRORS))

@@ -105,23 +105,26 @@ class FromConversationFileBuilder(ExampleDatasetBuilder):
     )
     subset: str | None = chz.field(default=None, doc="Of a Hugging Face data set: its configuration")
     split_name: str = chz.field(default="train", doc="Of a Hugging Face data set: its split")
+    test_split: str | None = chz.field(
+        default=None, doc="Of a Hugging Face data set: the split that is held out, instead of test_size"
+    )
 
     @chz.validate
     def _check_test(self) -> None:
-        if self.test_path is not None and self.test_size:
-            raise ConfigurationError("test_path and test_size are two ways to hold out; give one of them")
+        if self.test_size and (self.test_path or self.test_split):
+            raise ConfigurationError("test_path or test_split, and test_size: give one way to hold out")
 
     @functools.cached_property
     def split(self) -> Split:
-        examples = self._examples(self.file_path)
+        examples = self._examples(self.file_path, self.split_name)
         order = np.random.default_rng(self.shuffle_seed).permutation(len(examples))
-        if self.test_path is None:
+        if not (self.test_path or self.test_split):
             return self._hold_out(examples, order)
-        test = self._examples(self.test_path)
+        test = self._examples(self.test_path or self.file_path, self.test_split or self.split_name)
         return Split(examples, order, test, np.arange(len(test)))
 
-    def _examples(self, path: str) -> Examples:
-        rows = open_rows(path, subset=self.subset, split=self.split_name)
+    def _examples(self, path: str, split: str) -> Examples:
+        rows = open_rows(path, subset=self.subset, split=split)
         return Examples(
             rows, train_on_what=self.train_on_what, columns=self.columns, on_bad_row=self.on_bad_row
         )

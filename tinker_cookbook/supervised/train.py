@@ -132,7 +132,7 @@ async def _submit(
             optim = await run.training_client.optim_step_async(_adam(config, learning_rate))
     tokens = sum(datum.model_input.length for datum in data)
     run.submitted(step, schedule.state(step + 1), tokens=tokens)
-    metrics |= {"epoch": schedule.epoch_of(step), "learning_rate": learning_rate}
+    metrics |= {"epoch": schedule.epoch_of(step), "learning_rate": learning_rate, **dataset.metrics()}
     epoch, batch = schedule.epoch_of(step), schedule.batch_of(step)
     return SubmittedBatch(fwd_bwd, optim, metrics, data, step, epoch, batch, tokens, window, started)
 

@@ -9,12 +9,16 @@ user can get wrong is looked at before training starts.
 import asyncio
 import functools
 import logging
+import os
 import re
 import sys
+import threading
 from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import NamedTuple
 
 import chz
+from tinker.types import SupportedModel
 
 from tinker_cookbook import hyperparam_utils, model_info, service
 from tinker_cookbook.cli_utils import LogdirBehavior, check_log_dir
@@ -35,6 +39,7 @@ from tinker_cookbook.utils.lr_scheduling import LRSchedule
 logger = logging.getLogger(__name__)
 
 _MAX_LENGTH = 4096
+_PATIENCE_SECONDS = 150  # the SDK would go on trying for many minutes; an engine may take two to start
 
 
 @chz.chz
@@ -49,6 +54,9 @@ class CLIConfig:
         default="stop", doc="stop, or skip: what happens at a row that does not fit"
     )
     test_dataset: str | None = chz.field(default=None, doc="Held-out data; None: a part of dataset")
+    test_split: str | None = chz.field(
+        default=None, doc="Of a Hugging Face data set: the split to hold out; None: a part of dataset"
+    )
     test_size: int | None = chz.field(
         default=None, doc="Examples of dataset to hold out; None: a tenth, 200 at most"
     )
@@ -66,8 +74,9 @@ class CLIConfig:
         default=None, doc="Server of the Tinker API; None: TINKER_BASE_URL, else an engine on this machine"
     )
 
-    train_on_what: TrainOnWhat = chz.field(
-        default=TrainOnWhat.ALL_ASSISTANT_MESSAGES, doc="Which messages of a conversation are learned"
+    train_on_what: TrainOnWhat | None = chz.field(
+        default=None,
+        doc="What is learned: last_assistant_message, all_tokens, ...; None: all_assistant_messages",
     )
     max_length: int | None = chz.field(
         default=None,
@@ -161,6 +170,7 @@ def _builder(cli: CLIConfig, model: "ServedModel", sizes: "Sizes") -> FromConver
         ),
         file_path=cli.dataset,
         test_path=cli.test_dataset,
+        test_split=cli.test_split,
         test_size=sizes.test_size,
         shuffle_seed=cli.seed,
         on_bad_row=cli.on_bad_row,
@@ -181,7 +191,7 @@ class Sizes(NamedTuple):
     def for_rows(cls, rows: int, cli: CLIConfig) -> "Sizes":
         test_size = cli.test_size
         if test_size is None:
-            test_size = 0 if cli.test_dataset is not None else min(200, rows // 10)
+            test_size = 0 if cli.test_dataset or cli.test_split else min(200, rows // 10)
         twentieth = max(1, (rows - test_size) // 20)  # so that an epoch of little data is some 20 steps
         batch_size = min(64, 1 << (twentieth.bit_length() - 1))
         epochs = 3 if rows < 5000 else 1
@@ -198,10 +208,7 @@ class ServedModel(NamedTuple):
 
 
 def _served_model(cli: CLIConfig) -> ServedModel:
-    client = service.connect(cli.base_url)
-    served = [
-        model for model in client.get_server_capabilities().supported_models if model.trainable is not False
-    ]
+    served = [model for model in _supported_models(cli.base_url) if model.trainable is not False]
     contexts = {model.model_name: model.max_context_length for model in served if model.model_name}
     if not contexts:
         raise ConfigurationError("the server has no model that can be trained")
@@ -215,6 +222,24 @@ def _served_model(cli: CLIConfig) -> ServedModel:
     if known is None:
         raise ConfigurationError(f"the server has no model {name}; it has {', '.join(contexts)}")
     return ServedModel(name, contexts[known])
+
+
+def _supported_models(base_url: str | None) -> Sequence[SupportedModel]:
+    answer: Future[Sequence[SupportedModel]] = Future()
+
+    def ask() -> None:
+        try:
+            answer.set_result(service.connect(base_url).get_server_capabilities().supported_models)
+        except BaseException as error:  # the boundary of the thread: raised again by the one who waits
+            answer.set_exception(error)
+
+    # A thread that nobody waits for at the end: the SDK cannot be told to give up sooner.
+    threading.Thread(target=ask, daemon=True).start()
+    try:
+        return answer.result(_PATIENCE_SECONDS)
+    except TimeoutError as error:
+        server = base_url or os.environ.get("TINKER_BASE_URL", "of the Tinker API")
+        raise ConfigurationError(f"the server {server} does not answer; is it running?") from error
 
 
 def _sampling(
@@ -237,8 +262,9 @@ def _sampling(
 
 def default_log_path(dataset: str, model_name: str) -> str:
     """The same data and model are the same run, which the same command goes on with."""
-    parts = (dataset.rstrip("/").split("/")[-1].split(".")[0], without_variant(model_name).split("/")[-1])
-    return "runs/" + re.sub(r"[^A-Za-z0-9._-]+", "-", f"sft-{parts[0]}-{parts[1]}")
+    data = dataset.rstrip("/").split("/")[-1].split(".")[0]
+    model = without_variant(model_name).split("/")[-1]
+    return "runs/" + re.sub(r"[^A-Za-z0-9._]+", "-", f"sft-{data}-{model}")
 
 
 def check_holds_supervised_run(log_path: str) -> None:

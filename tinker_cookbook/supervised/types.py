@@ -28,6 +28,10 @@ class SupervisedDataset:
             type(self).__name__,
         )
 
+    def metrics(self) -> dict[str, float]:
+        """What is to be logged of the data itself, such as how much was cut."""
+        return {}
+
 
 @chz.chz
 class SupervisedDatasetBuilder:

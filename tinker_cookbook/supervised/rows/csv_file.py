@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
 from tinker_cookbook.exceptions import DataFormatError
-from tinker_cookbook.supervised.rows.jsonl import BYTE_ORDER_MARK
+from tinker_cookbook.supervised.rows.opening import BYTE_ORDER_MARK
 from tinker_cookbook.supervised.rows.source import Row
 from tinker_cookbook.supervised.rows.spans import SpanRows
 

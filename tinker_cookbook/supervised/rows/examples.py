@@ -59,8 +59,8 @@ class Examples:
         return self._rows.where(self._kept[index])
 
     def _example(self, row: int) -> Example:
-        part, _ = self._rows.locate(row)
-        example = self._formats[part].example(self._rows[row])
+        part, at = self._rows.locate(row)
+        example = self._formats[part].example(self._rows.parts()[part][at])
         check_trainable(example, self._what)
         return example
 

@@ -7,8 +7,8 @@ from typing import BinaryIO
 from tinker_cookbook.exceptions import DataFormatError, DataValidationError
 from tinker_cookbook.supervised.rows.csv_file import CsvRows
 from tinker_cookbook.supervised.rows.hub import is_saved_dataset, load_from_hub, load_saved
-from tinker_cookbook.supervised.rows.jsonl import BYTE_ORDER_MARK, JsonlRows
-from tinker_cookbook.supervised.rows.opening import COMPRESSED, has_data, open_seekable
+from tinker_cookbook.supervised.rows.jsonl import JsonlRows
+from tinker_cookbook.supervised.rows.opening import BYTE_ORDER_MARK, COMPRESSED, has_data, open_seekable
 from tinker_cookbook.supervised.rows.source import JoinedRows, Rows
 from tinker_cookbook.supervised.rows.spooled import JsonArrayRows, ParquetRows
 from tinker_cookbook.utils.misc_utils import local_folder

@@ -23,7 +23,6 @@ Example = list[Message] | str
 _CHATS = ("messages", "conversations", "conversation")
 _PROMPTS = ("prompt", "instruction", "question")
 _COMPLETIONS = ("completion", "output", "response", "answer")
-_LOOKED_AT = 100  # rows, of which the most common format is taken
 
 
 class RowFormat(ABC):
@@ -136,11 +135,10 @@ KNOWN: tuple[RowFormat, ...] = (
 
 def detect(name: str, rows: Sequence[Row], columns: Sequence[str] = ()) -> RowFormat:
     """The format of most of these rows. `columns` are names that the user gave, in place of the known ones."""
-    sample = rows[:_LOOKED_AT]
-    present = sorted({column for row in sample for column in row})
+    present = sorted({column for row in rows for column in row})
     if columns:
-        return _named(name, columns, present, sample)
-    fitting = [(sum(format.fits(row) for row in sample), format) for format in KNOWN]
+        return _named(name, columns, present, rows)
+    fitting = [(sum(format.fits(row) for row in rows), format) for format in KNOWN]
     most = max(count for count, _ in fitting)
     if not most:
         raise DataFormatError(
@@ -151,7 +149,7 @@ def detect(name: str, rows: Sequence[Row], columns: Sequence[str] = ()) -> RowFo
     return next(format for count, format in fitting if count == most)
 
 
-def _named(name: str, columns: Sequence[str], present: Sequence[str], sample: Sequence[Row]) -> RowFormat:
+def _named(name: str, columns: Sequence[str], present: Sequence[str], rows: Sequence[Row]) -> RowFormat:
     if missing := [column for column in columns if column not in present]:
         raise DataFormatError(f"{name} has no column {_listed(missing)}; it has {_listed(present)}")
     if len(columns) == 2:
@@ -159,7 +157,7 @@ def _named(name: str, columns: Sequence[str], present: Sequence[str], sample: Se
     if len(columns) > 2:
         raise ConfigurationError(f"columns={','.join(columns)}: name one column, or prompt and completion")
     (column,) = columns
-    is_text = any(isinstance(row.get(column), str) for row in sample)
+    is_text = any(isinstance(row.get(column), str) for row in rows)
     return PlainText(column) if is_text else Chat(column)
 
 

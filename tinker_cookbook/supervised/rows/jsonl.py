@@ -5,10 +5,9 @@ from collections.abc import Iterable
 from typing import BinaryIO
 
 from tinker_cookbook.exceptions import DataFormatError
+from tinker_cookbook.supervised.rows.opening import BYTE_ORDER_MARK
 from tinker_cookbook.supervised.rows.source import Row
 from tinker_cookbook.supervised.rows.spans import SpanRows
-
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class JsonlRows(SpanRows):

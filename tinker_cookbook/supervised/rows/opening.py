@@ -10,6 +10,7 @@ from typing import Any, BinaryIO, cast
 from tinker_cookbook.exceptions import DataFormatError
 from tinker_cookbook.utils.misc_utils import local_folder
 
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 
 
@@ -27,11 +28,13 @@ def open_seekable(path: str) -> BinaryIO:
 def has_data(file: BinaryIO) -> bool:
     """Whether anything but white space and a byte-order mark is in it; leaves it at its start."""
     file.seek(0)
-    block = file.read(3).removeprefix(b"\xef\xbb\xbf")
-    while block and not block.strip():
-        block = file.read(1 << 16)
+    mark = file.read(len(BYTE_ORDER_MARK))
+    if mark != BYTE_ORDER_MARK:
+        file.seek(0)
+    blocks = iter(lambda: file.read(1 << 16), b"")
+    found = any(block.strip() for block in blocks)
     file.seek(0)
-    return bool(block)
+    return found
 
 
 def _unpacked(path: str) -> BinaryIO:
