@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,8 @@ class Server:
     same over a restart: a client that keeps asking must find the server again.
     """
 
+    program: Sequence[str] = ("-m", "tinker_engine")  # what Python runs; a test may change the engine by it
+
     def __init__(self, folder: Path, *arguments: str, environment: Mapping[str, str] | None = None):
         """`environment`: variables for the server besides ours."""
         folder.mkdir(parents=True, exist_ok=True)
@@ -60,7 +62,7 @@ class Server:
 
     def start(self, *arguments: str) -> None:
         """Returns when the server answers. `arguments` come after those of the constructor."""
-        command = [sys.executable, "-m", "tinker_engine", "serve", "--data", str(self.data)]
+        command = [sys.executable, *self.program, "serve", "--data", str(self.data)]
         command += ["--host", "127.0.0.1", "--port", str(self.port), *self.arguments, *arguments]
         with self.output.open("ab") as output:
             self._process = subprocess.Popen(

@@ -16,7 +16,7 @@ CHECKS: dict[str, list[list[str]]] = {
         [PYTHON, "-m", "ruff", "format", "--check", "--quiet", "."],
     ],
     "types": [[PYTHON, "-m", "basedpyright"]],
-    "unit": [[PYTHON, "-m", "pytest", "-n", PROCESSES, "--dist", "loadfile"]],
+    "unit": [[PYTHON, "-m", "pytest", "-n", PROCESSES, "--dist", "loadfile", "--no-loadscope-reorder"]],
     "real": [[PYTHON, "-m", "pytest", "-m", "real"]],
 }
 
