@@ -47,7 +47,7 @@ def test_bad_rows_can_be_skipped_and_are_counted_and_named(check, caplog):
 
 def test_many_bad_rows_do_not_flood_the_log(check, caplog):
     check(GOOD, *[DEAF] * 50, on_bad_row="skip")
-    assert len(caplog.records) == 11
+    assert len([r for r in caplog.records if r.levelno >= logging.WARNING]) == 11
     assert "skipped 50 of 51 rows (only the first 10 are named above)" in caplog.text
 
 
