@@ -1,7 +1,7 @@
 """Renderers by name: the families we know, and those a user registers."""
 
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 from tinker_cookbook.exceptions import RendererError
@@ -89,12 +89,9 @@ def get_registered_renderer_names() -> list[str]:
 
 def rebuild(name: str, model_name: str, has_image_processor: bool) -> Renderer:
     """For unpickling."""
-    image_processor = _image_processor(model_name) if has_image_processor else None
+    image_processor = None
+    if has_image_processor:
+        from tinker_cookbook.image_processing_utils import get_image_processor  # brings Pillow along
+
+        image_processor = get_image_processor(model_name)
     return get_renderer(name, get_tokenizer(model_name), image_processor, model_name)
-
-
-@lru_cache
-def _image_processor(model_name: str) -> Any:
-    from tinker_cookbook.image_processing_utils import get_image_processor
-
-    return get_image_processor(model_name)
