@@ -1,5 +1,6 @@
 """Reinforcement learning."""
 
+from tinker_cookbook.rl.rollout_strategy import FailFast, MinViableGroup, RetryOnFailure, RolloutStrategy
 from tinker_cookbook.rl.types import (
     Action,
     ActionExtra,
@@ -22,12 +23,16 @@ __all__ = [
     "ActionExtra",
     "Env",
     "EnvGroupBuilder",
+    "FailFast",
     "Logs",
     "Metrics",
+    "MinViableGroup",
     "Observation",
     "RLDataset",
     "RLDatasetBuilder",
+    "RetryOnFailure",
     "RolloutError",
+    "RolloutStrategy",
     "StepResult",
     "Trajectory",
     "TrajectoryGroup",
