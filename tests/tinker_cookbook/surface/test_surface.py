@@ -45,7 +45,6 @@ NOT_YET = {
     "tinker_cookbook.rl.preference_envs",
     "tinker_cookbook.rl.problem_env",
     "tinker_cookbook.rl.rollout_limits",
-    "tinker_cookbook.rl.rollout_logging",
     "tinker_cookbook.rl.rollout_presets",
     "tinker_cookbook.rl.rollout_runner",
     "tinker_cookbook.rl.rollout_strategy",
