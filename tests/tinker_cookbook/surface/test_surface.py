@@ -44,7 +44,6 @@ NOT_YET = {
     "tinker_cookbook.rl.play_w_env",
     "tinker_cookbook.rl.preference_envs",
     "tinker_cookbook.rl.problem_env",
-    "tinker_cookbook.rl.rollout_logging",
     "tinker_cookbook.rl.train",
     "tinker_cookbook.rl:InterleavedRLDatasetBuilder",
     "tinker_cookbook.sandbox",
