@@ -110,7 +110,8 @@ class EnvFromMessageEnv(types.Env):
 
     async def _after_message(self, message: Message) -> types.StepResult:
         result = await self.message_env.step(message)
-        prompt = await self._render(result.next_messages)
+        nothing_follows = result.episode_done and not result.next_messages
+        prompt = tinker.ModelInput.empty() if nothing_follows else await self._render(result.next_messages)
         if not result.episode_done and self._overflows(prompt):
             return self._overflowed(result.metrics, result.logs)
         observation, stop = self._asked(prompt, result.next_stop_condition)
