@@ -1,6 +1,7 @@
 """Reinforcement learning."""
 
 from tinker_cookbook.rl.interleaved import InterleavedRLDatasetBuilder
+from tinker_cookbook.rl.rollout_strategy import FailFast, MinViableGroup, RetryOnFailure, RolloutStrategy
 from tinker_cookbook.rl.types import (
     Action,
     ActionExtra,
@@ -23,13 +24,17 @@ __all__ = [
     "ActionExtra",
     "Env",
     "EnvGroupBuilder",
+    "FailFast",
     "InterleavedRLDatasetBuilder",
     "Logs",
     "Metrics",
+    "MinViableGroup",
     "Observation",
     "RLDataset",
     "RLDatasetBuilder",
+    "RetryOnFailure",
     "RolloutError",
+    "RolloutStrategy",
     "StepResult",
     "Trajectory",
     "TrajectoryGroup",

@@ -1,4 +1,4 @@
-"""Whatever becomes of a rollout: nothing it started runs on, nothing it made is left behind, its error is the one raised."""
+"""Nothing a rollout started runs on, nothing it made is left behind, and its own error is the one that is raised."""
 
 import asyncio
 import contextlib

@@ -150,7 +150,9 @@ def extended(
 def text_as_written(renderer: Renderer, action: Action) -> str:
     """Up to where it ends; a think block that the prompt had opened is opened here."""
     stops = renderer.get_stop_sequences()
-    tokens, _ = split_at_stop(action, [stop for stop in stops if isinstance(stop, int)])
+    end_of_text = getattr(renderer.tokenizer, "eos_token_id", None)
+    ends = [token for token in (*stops, end_of_text) if isinstance(token, int)]
+    tokens, _ = split_at_stop(action, ends)
     text = decode_exactly(renderer.tokenizer, tokens)
     for stop in stops:
         if isinstance(stop, str):

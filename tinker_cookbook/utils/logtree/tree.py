@@ -43,6 +43,10 @@ class Trace:
         self._css: dict[str, None] = {}  # a set that keeps its order
         self._section_numbers = itertools.count(1)
 
+    @property
+    def css(self) -> list[str]:
+        return list(self._css)
+
     def add_css(self, css: str) -> None:
         self._css[css] = None
 

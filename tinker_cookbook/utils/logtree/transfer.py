@@ -1,0 +1,48 @@
+"""What a worker process logged, put into the report of the process that sent it off."""
+
+import re
+from dataclasses import dataclass, replace
+
+from tinker_cookbook.utils.logtree.node import Node
+from tinker_cookbook.utils.logtree.tree import Position, Trace, current_position
+
+_HEADING = re.compile(r"h([1-6])")
+
+
+@dataclass(frozen=True)
+class Branch:
+    """Can be pickled."""
+
+    children: list[Node | str]
+    css: list[str]
+
+
+def take_branch(trace: Trace) -> Branch:
+    return Branch(trace.root.children, trace.css)
+
+
+def graft(branch: Branch) -> None:
+    """At the current place, as if it had been logged here: headings go down, sections get ids of this report."""
+    position = current_position()
+    if position is None:
+        return
+    for css in branch.css:
+        position.trace.add_css(css)
+    position.node.children += [_moved(child, position) for child in branch.children]
+
+
+def _moved(child: Node | str, position: Position) -> Node | str:
+    if isinstance(child, str):
+        return child
+    attrs = dict(child.attrs)
+    if "lt-section" in attrs.get("class", "").split():
+        attrs["id"] = position.trace.next_section_id()
+    children = [_moved(grandchild, position) for grandchild in child.children]
+    return replace(child, tag=_lowered(child, position.depth), attrs=attrs, children=children)
+
+
+def _lowered(node: Node, depth: int) -> str:
+    found = _HEADING.fullmatch(node.tag)
+    if found is None:
+        return node.tag
+    return f"h{min(int(found[1]) + depth, 6)}"
