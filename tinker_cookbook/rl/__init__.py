@@ -1,5 +1,6 @@
 """Reinforcement learning."""
 
+from tinker_cookbook.rl.interleaved import InterleavedRLDatasetBuilder
 from tinker_cookbook.rl.types import (
     Action,
     ActionExtra,
@@ -22,6 +23,7 @@ __all__ = [
     "ActionExtra",
     "Env",
     "EnvGroupBuilder",
+    "InterleavedRLDatasetBuilder",
     "Logs",
     "Metrics",
     "Observation",
