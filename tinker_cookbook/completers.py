@@ -1,6 +1,7 @@
 """Policies: from a prompt to tokens, from a conversation to a message."""
 
-from dataclasses import dataclass
+import hashlib
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 import tinker
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from tinker_cookbook.renderers import Renderer
 
 __all__ = [
+    "ContextWindowExceededError",
     "MessageCompleter",
     "StopCondition",
     "TinkerMessageCompleter",
@@ -22,6 +24,10 @@ __all__ = [
 
 StopCondition: TypeAlias = list[str] | list[int]
 """Strings, or tokens, at any of which sampling ends."""
+
+
+class ContextWindowExceededError(ConfigurationError):
+    """A prompt that leaves no room for a completion. A rollout ends there; elsewhere it is an error."""
 
 
 @dataclass
@@ -48,6 +54,10 @@ class TokenCompleter:
         """`max_tokens` can only lower the completer's own limit."""
         raise NotImplementedError
 
+    def for_rollout(self, index: int) -> "TokenCompleter":
+        """The policy of episode `index` of a group. Itself, unless its calls are numbered, as seeds need."""
+        return self
+
 
 class MessageCompleter:
     """Answers a conversation. What judges, players and evaluators use."""
@@ -62,13 +72,19 @@ class TinkerTokenCompleter(TokenCompleter):
     max_tokens: int  # of each completion
     temperature: float = 1.0
     context_window: int | None = None  # of prompt and completion together
+    # With a seed, each call samples with one of its own, made of this one and the number of the call.
+    seed: int | None = None
+    _calls: int = field(default=0, init=False, repr=False, compare=False)
 
     async def __call__(
         self, model_input: tinker.ModelInput, stop: StopCondition, *, max_tokens: int | None = None
     ) -> TokensWithLogprobs:
         limit = self.max_tokens if max_tokens is None else min(self.max_tokens, max_tokens)
         params = tinker.SamplingParams(
-            stop=stop, max_tokens=self._within_window(limit, model_input.length), temperature=self.temperature
+            stop=stop,
+            max_tokens=self._within_window(limit, model_input.length),
+            temperature=self.temperature,
+            seed=self._next_seed(),
         )
         response = await self.sampling_client.sample_async(
             prompt=model_input, num_samples=1, sampling_params=params
@@ -80,6 +96,16 @@ class TinkerTokenCompleter(TokenCompleter):
             )
         return TokensWithLogprobs(sequence.tokens, sequence.logprobs, sequence.stop_reason)
 
+    def for_rollout(self, index: int) -> "TinkerTokenCompleter":
+        """With a seed, a completer of its own: what other episodes sample meanwhile does not change its seeds."""
+        return self if self.seed is None else replace(self, seed=_derived_seed(self.seed, index, bits=63))
+
+    def _next_seed(self) -> int | None:
+        if self.seed is None:
+            return None
+        call, self._calls = self._calls, self._calls + 1
+        return _derived_seed(self.seed, call, bits=31)  # as much as every server takes
+
     def _within_window(self, limit: int, prompt_length: int) -> int:
         if limit <= 0:
             raise ConfigurationError(f"max_tokens must be at least 1, got {limit}")
@@ -87,11 +113,17 @@ class TinkerTokenCompleter(TokenCompleter):
             return limit
         room = self.context_window - prompt_length
         if room <= 0:
-            raise ConfigurationError(
+            raise ContextWindowExceededError(
                 f"a prompt of {prompt_length} tokens fills or exceeds context window {self.context_window}: shorten "
                 "the conversation or raise context_window"
             )
         return min(limit, room)
+
+
+def _derived_seed(seed: int, number: int, *, bits: int) -> int:
+    """The same in every process, which `hash` is not."""
+    digest = hashlib.blake2b(f"{seed}/{number}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest) >> (64 - bits)
 
 
 class TinkerMessageCompleter(MessageCompleter):

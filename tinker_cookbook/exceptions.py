@@ -12,6 +12,7 @@ __all__ = [
     "DataError",
     "DataFormatError",
     "DataValidationError",
+    "EnvError",
     "EvalError",
     "EvalGradingError",
     "EvalTimeoutError",
@@ -60,6 +61,10 @@ class CheckpointError(TrainingError):
 
 class AllTrajectoriesFailedError(TrainingError):
     """No rollout of a group came to an end."""
+
+
+class EnvError(TrainingError):
+    """An environment, or the grader of a group, that gave something which cannot be trained on."""
 
 
 class WeightsError(TinkerCookbookError):

@@ -9,6 +9,7 @@ import tinker
 
 from tests.server import running_server
 from tinker_cookbook.completers import (
+    ContextWindowExceededError,
     MessageCompleter,
     TinkerMessageCompleter,
     TinkerTokenCompleter,
@@ -135,6 +136,41 @@ def test_a_completion_of_no_tokens_is_refused(window, per_call, words):
     with pytest.raises(ValueError, match=words):
         asyncio.run(policy(tinker.ModelInput.from_ints([1, 2, 3, 4]), [], max_tokens=per_call))
     assert not client.asked
+
+
+def test_no_room_in_the_context_is_an_error_of_its_own():
+    policy = TinkerTokenCompleter(Listener(), 10, context_window=1)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ContextWindowExceededError, match="exceeds context window"):
+        asyncio.run(policy(tinker.ModelInput.from_ints([1]), []))
+
+
+# --- seeds ------------------------------------------------------------------------------------------------
+
+
+def seeds_of(policy: TinkerTokenCompleter, calls: int) -> list[int | None]:
+    client = Listener(logprobs=[-1.0])
+    policy.sampling_client = client  # pyright: ignore[reportAttributeAccessIssue]
+    for _ in range(calls):
+        asyncio.run(policy(tinker.ModelInput.from_ints([1]), []))
+    return [asked["sampling_params"].seed for asked in client.asked]
+
+
+def test_each_call_of_each_rollout_has_a_seed_of_its_own_and_the_same_in_every_run():
+    policy = TinkerTokenCompleter(Listener(), 10, seed=5)  # pyright: ignore[reportArgumentType]
+    first = [seeds_of(policy.for_rollout(index), 2) for index in range(3)]
+    again = [seeds_of(policy.for_rollout(index), 2) for index in range(3)]
+    assert first == again
+    assert first[0] == [1733026341, 711712898], "another process, another day"
+    seeds = [seed for pair in first for seed in pair if seed is not None]
+    assert len(set(seeds)) == 6
+    assert all(0 <= seed < 2**31 for seed in seeds)
+
+
+def test_without_a_seed_none_is_sent():
+    policy = TinkerTokenCompleter(Listener(), 10)  # pyright: ignore[reportArgumentType]
+    assert policy.for_rollout(3) is policy
+    assert seeds_of(policy, 2) == [None, None]
+    assert TokenCompleter.for_rollout(policy, 1) is policy
 
 
 def test_samples_without_logprobs_are_not_passed_on():
