@@ -65,7 +65,7 @@ class BoundedCalls:
 
     def call(self, target: str, *args: Any, timeout: float) -> Any:
         """`target` is `module:function`; its result must be JSON. Raises one of the errors above."""
-        with self._worker() as worker:
+        with self._worker(target) as worker:
             return worker.call(target, args, timeout)
 
     async def call_async(self, target: str, *args: Any, timeout: float) -> Any:
@@ -74,14 +74,16 @@ class BoundedCalls:
         return await loop.run_in_executor(self._threads, lambda: self.call(target, *args, timeout=timeout))
 
     @contextlib.contextmanager
-    def _worker(self) -> Iterator["_Worker"]:
+    def _worker(self, target: str) -> Iterator["_Worker"]:
         worker = self._idle.get()
         try:
-            if worker is None or not worker.alive:
-                worker = _Worker()
+            if worker is None:
+                worker = _Worker(target)
             yield worker
         finally:
-            if worker is not None and (self._closed or not worker.alive):
+            if worker is not None and not worker.alive:  # its successor starts while nobody waits for it
+                worker = _Worker(target)
+            if worker is not None and self._closed:
                 worker.end()
                 worker = None
             self._idle.put(worker)
@@ -99,9 +101,9 @@ class BoundedCalls:
 
 
 class _Worker:
-    def __init__(self):
+    def __init__(self, target: str):
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _BOOTSTRAP, json.dumps(sys.path)],
+            [sys.executable, "-c", _BOOTSTRAP, target, json.dumps(sys.path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # whatever goes wrong there is said in an answer

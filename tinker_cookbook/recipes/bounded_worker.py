@@ -3,6 +3,7 @@
 Requests come pickled, for they come from our own process; answers go back as JSON, for a call has seen text of others.
 """
 
+import contextlib
 import importlib
 import json
 import os
@@ -39,6 +40,7 @@ def main() -> None:
     requests, answers = sys.stdin.buffer, _private_stdout()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for our parent, whose end is ours
     _limit_memory()
+    _prepare(sys.argv[1])
     while True:
         try:
             target, args, timeout = pickle.loads(read_frame(requests))
@@ -57,6 +59,12 @@ def main() -> None:
             kind, value = "raised", f"{type(error).__name__}: {error}"[:1000]
         _arm(0)
         _answer(answers, kind, value)
+
+
+def _prepare(target: str) -> None:
+    """Import what the first call is likely to need before it comes. What fails here fails there, and is told there."""
+    with contextlib.suppress(Exception):
+        _find(target)
 
 
 def _find(target: str) -> Callable[..., Any]:
