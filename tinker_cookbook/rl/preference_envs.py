@@ -134,7 +134,7 @@ class PairwisePreferenceGroupBuilder(EnvGroupBuilder):
     ) -> list[tuple[float, Metrics]]:
         responses_G = [self.get_response_message(trajectory) for trajectory in trajectory_group]
         answers_G = [answer for answer, _ in responses_G]
-        scores_G = await self._win_minus_loss([*answers_G], self.eval_target_completion_A)
+        scores_G = await self._win_minus_loss(answers_G, self.eval_target_completion_A)
         rewards_G: list[tuple[float, Metrics]] = []
         for score, (_, is_valid) in zip(scores_G, responses_G, strict=True):
             metrics: Metrics = {"win_minus_loss": score, "format": float(is_valid)}

@@ -1,13 +1,11 @@
 """Rollout settings by name: `simple()` limits nothing, `agentic()` is for long conversations with tools."""
 
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import chz
 
 from tinker_cookbook.rl.rollout_limits import ParseErrorPolicy, RolloutLimits, TerminationRewardPolicy
-
-if TYPE_CHECKING:
-    from tinker_cookbook.rl.rollout_strategy import RolloutStrategy
+from tinker_cookbook.rl.rollout_strategy import FailFast, MinViableGroup, RolloutStrategy
 
 ToolExecution: TypeAlias = Literal["sequential", "parallel", "concurrent_safe"]
 
@@ -41,9 +39,7 @@ def default_rollout_config_for_model(model_name: str) -> RolloutConfig:
     return agentic() if _is_agentic(model_name) else simple()
 
 
-def default_rollout_strategy_for_model(model_name: str) -> "RolloutStrategy":
-    from tinker_cookbook.rl.rollout_strategy import FailFast, MinViableGroup
-
+def default_rollout_strategy_for_model(model_name: str) -> RolloutStrategy:
     return MinViableGroup() if _is_agentic(model_name) else FailFast()
 
 

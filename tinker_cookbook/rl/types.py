@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypeAlias, TypedDict
+from typing import ClassVar, TypeAlias, TypedDict
 
 import chz
 import tinker
@@ -93,6 +93,9 @@ class Env(ABC):
     @abstractmethod
     async def step(self, action: Action, *, extra: ActionExtra | None = None) -> StepResult: ...
 
+    async def cleanup(self) -> None:  # noqa: B027  most have nothing to clean up
+        """Called when nobody needs this episode any more: at once if it failed, else after grading. Must not raise."""
+
 
 @dataclass(frozen=True)
 class Trajectory:
@@ -118,8 +121,18 @@ class EnvGroupBuilder(ABC):
     Must survive `pickle`: rollouts may run in other processes.
     """
 
+    members_play_together: ClassVar[bool] = False
+    """The environments of a group share one game: if one fails, only the whole group can be tried again."""
+
     @abstractmethod
     async def make_envs(self) -> Sequence[Env]: ...
+
+    async def make_env(self, index: int) -> Env:
+        """In place of member `index`, which failed. Override it where environments are costly to make."""
+        envs = await self.make_envs()
+        for other in (*envs[:index], *envs[index + 1 :]):
+            await other.cleanup()
+        return envs[index]
 
     async def compute_group_rewards(
         self, trajectory_group: list[Trajectory], env_group: Sequence[Env]
