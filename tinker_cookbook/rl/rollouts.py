@@ -238,7 +238,7 @@ async def do_group_rollout_and_filter_constant_reward(
 
 @dataclass
 class RolloutErrorCounter:
-    """Of a whole run. Groups that are left out because all their rewards are the same are no errors: not given to it."""
+    """Of a whole run. Groups left out because all their rewards are the same are no errors, and not given to it."""
 
     counts: Counter[str] = field(default_factory=Counter)  # by type of error
     groups_skipped: int = 0

@@ -1,4 +1,4 @@
-"""What a worker process logged, put into the report of the process that sent it off."""
+"""What was logged elsewhere, in a worker process or before a report was begun, put into that report."""
 
 import re
 from dataclasses import dataclass, replace
