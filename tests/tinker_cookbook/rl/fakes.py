@@ -93,6 +93,7 @@ class Group(EnvGroupBuilder):
     rewards: list[Any] | None = None  # of compute_group_rewards
     made: list[Env] = field(default_factory=list)
     calls: int = 0
+    gradings: int = 0
     cleanups: int = 0
 
     async def make_envs(self) -> Sequence[Env]:
@@ -104,6 +105,7 @@ class Group(EnvGroupBuilder):
     async def compute_group_rewards(
         self, trajectory_group: list[Trajectory], env_group: Sequence[Env]
     ) -> list[tuple[float, Metrics]]:
+        self.gradings += 1
         if self.rewards is None:
             return await super().compute_group_rewards(trajectory_group, env_group)
         return [(reward, {}) for reward in self.rewards]

@@ -338,7 +338,7 @@ def test_an_empty_observation_is_refused_before_it_is_sampled_from():
     policy = Policy()
     with pytest.raises(EnvError, match="Turns gave an empty observation for turn 0"):
         play(policy, Turns(start=0))
-    with pytest.raises(EnvError, match="empty observation for turn 1.*episode_done"):
+    with pytest.raises(EnvError, match=r"empty observation for turn 1.*episode_done"):
         play(policy, Turns(turns=2, start=3, growth=-3))
     assert len(policy.asked) == 1
 
