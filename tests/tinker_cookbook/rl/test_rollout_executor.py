@@ -78,8 +78,8 @@ def run(
 ) -> TrajectoryGroup | FailedGroup:
     async def main() -> TrajectoryGroup | FailedGroup:
         set_rollout_executor(executor)
-        client_or_fake = client or Listener(logprobs=[-1.0])
-        request = RolloutRequest(client_or_fake, builder, 5, 1.0, seed=1, strategy=strategy or FailFast())
+        sampler: Any = client or Listener(logprobs=[-1.0])
+        request = RolloutRequest(sampler, builder, 5, 1.0, seed=1, strategy=strategy or FailFast())
         return await asyncio.wait_for(run_group_rollout(request), timeout=120)
 
     return asyncio.run(main())

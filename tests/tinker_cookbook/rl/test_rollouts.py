@@ -34,10 +34,9 @@ def group_rollout(builder: Group, **settings: Any) -> TrajectoryGroup:
 
 
 def filtered(builder: Group, *, remove: bool = True, **settings: Any) -> TrajectoryGroup | None:
-    client = Listener(logprobs=[-1.0])
-    return asyncio.run(
-        do_group_rollout_and_filter_constant_reward(client, builder, 5, 0.5, remove, **settings)
-    )  # pyright: ignore[reportArgumentType]
+    client: Any = Listener(logprobs=[-1.0])
+    rollout = do_group_rollout_and_filter_constant_reward(client, builder, 5, 0.5, remove, **settings)
+    return asyncio.run(rollout)
 
 
 def limited(env: Turns, **limits: Any) -> Turns:
@@ -193,10 +192,9 @@ def test_cleanup_runs_when_cancelled():
 
 
 def test_the_error_of_a_group_is_raised_or_costs_the_group_as_the_strategy_says():
-    grader_fails = {"rewards": [math.nan]}
     with pytest.raises(EnvError):
-        filtered(Group([Turns()], **grader_fails))
-    assert filtered(Group([Turns()], **grader_fails), strategy=RetryOnFailure()) is None
+        filtered(Group([Turns()], rewards=[math.nan]))
+    assert filtered(Group([Turns()], rewards=[math.nan]), strategy=RetryOnFailure()) is None
     with pytest.raises(RuntimeError, match="the env is broken"):
         filtered(Group([Raises()]))
     assert filtered(Group([Raises()], replacement=Raises), strategy=MinViableGroup()) is None
@@ -226,9 +224,9 @@ def test_equal_rewards_are_left_out_if_asked_for():
 
 
 def test_one_observation_too_long_does_not_fail_its_group():
-    client = Listener(logprobs=[-1.0])
+    client: Any = Listener(logprobs=[-1.0])
     builder = Group([Turns(start=100), Turns()])
-    request = RolloutRequest(client, builder, 5, 1.0, context_window=50)  # pyright: ignore[reportArgumentType]
+    request = RolloutRequest(client, builder, 5, 1.0, context_window=50)
     group = asyncio.run(run_group_rollout(request))
     assert isinstance(group, TrajectoryGroup)
     assert [trajectory.stop_reason for trajectory in group.trajectories_G] == [
@@ -238,9 +236,9 @@ def test_one_observation_too_long_does_not_fail_its_group():
 
 
 def test_a_request_samples_as_it_says():
-    client = Listener(logprobs=[-1.0])
+    client: Any = Listener(logprobs=[-1.0])
     for _ in range(2):
-        request = RolloutRequest(client, Group([Turns(turns=2), Turns()]), 5, 0.5, seed=3)  # pyright: ignore[reportArgumentType]
+        request = RolloutRequest(client, Group([Turns(turns=2), Turns()]), 5, 0.5, seed=3)
         asyncio.run(run_group_rollout(request))
     params = [asked["sampling_params"] for asked in client.asked]
     assert {(given.max_tokens, given.temperature) for given in params} == {(5, 0.5)}
@@ -253,8 +251,8 @@ def test_a_request_samples_as_it_says():
 
 
 def run_request(builder: Group, strategy: RolloutStrategy) -> TrajectoryGroup | FailedGroup:
-    client = Listener(logprobs=[-1.0])
-    return asyncio.run(run_group_rollout(RolloutRequest(client, builder, 5, 1.0, strategy=strategy)))  # pyright: ignore[reportArgumentType]
+    client: Any = Listener(logprobs=[-1.0])
+    return asyncio.run(run_group_rollout(RolloutRequest(client, builder, 5, 1.0, strategy=strategy)))
 
 
 def test_errors_are_counted_over_the_run_and_constant_rewards_are_none():
