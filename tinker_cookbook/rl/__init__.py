@@ -1,5 +1,6 @@
 """Reinforcement learning."""
 
+from tinker_cookbook.rl.interleaved import InterleavedRLDatasetBuilder
 from tinker_cookbook.rl.rollout_strategy import FailFast, MinViableGroup, RetryOnFailure, RolloutStrategy
 from tinker_cookbook.rl.types import (
     Action,
@@ -24,6 +25,7 @@ __all__ = [
     "Env",
     "EnvGroupBuilder",
     "FailFast",
+    "InterleavedRLDatasetBuilder",
     "Logs",
     "Metrics",
     "MinViableGroup",

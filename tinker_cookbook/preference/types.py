@@ -1,0 +1,150 @@
+"""Two answers to one prompt, which of them is better, and models that say so."""
+
+import logging
+from dataclasses import dataclass
+from typing import Literal
+
+import chz
+import tinker
+import torch
+from tinker import types
+
+from tinker_cookbook import renderers
+from tinker_cookbook.exceptions import RendererError
+from tinker_cookbook.service import connect
+from tinker_cookbook.tokenizer_utils import Tokenizer, get_tokenizer
+
+logger = logging.getLogger(__name__)
+
+Label = Literal["A", "B", "Tie"]
+
+_SWAPPED: dict[Label, Label] = {"A": "B", "B": "A", "Tie": "Tie"}
+_SCORES = {"A": -1.0, "B": 1.0, "Tie": 0.0}
+
+
+@dataclass
+class Comparison:
+    prompt_conversation: list[renderers.Message]
+    completion_A: list[renderers.Message]
+    completion_B: list[renderers.Message]
+
+    def swap(self) -> "Comparison":
+        return Comparison(self.prompt_conversation, self.completion_B, self.completion_A)
+
+
+@dataclass
+class LabeledComparison:
+    comparison: Comparison
+    label: Label  # the better one
+
+    def swap(self) -> "LabeledComparison":
+        return LabeledComparison(self.comparison.swap(), _SWAPPED[self.label])
+
+
+# --- as a judge reads it ----------------------------------------------------------------------------------
+
+
+class ComparisonRenderer:
+    """Comparisons to tokens: the prompt of a judge, and examples to train one on."""
+
+    def build_generation_prompt(self, comparison: Comparison) -> types.ModelInput:
+        raise NotImplementedError
+
+    def to_model_input_weights(
+        self, labeled_comparison: LabeledComparison
+    ) -> tuple[types.ModelInput, torch.Tensor]:
+        raise NotImplementedError
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        raise NotImplementedError
+
+
+class ComparisonRendererFromChatRenderer(ComparisonRenderer):
+    """The comparison as one conversation, with headings as system messages; the label is the assistant's answer."""
+
+    def __init__(self, convo_renderer: renderers.Renderer):
+        self.convo_renderer = convo_renderer
+
+    def build_generation_prompt(self, comparison: Comparison) -> types.ModelInput:
+        return self.convo_renderer.build_generation_prompt(_as_conversation(comparison))
+
+    def to_model_input_weights(
+        self, labeled_comparison: LabeledComparison
+    ) -> tuple[types.ModelInput, torch.Tensor]:
+        """Up to the first token of the label, which is the only one to be learned: a judge says no more."""
+        label = renderers.Message(role="assistant", content=labeled_comparison.label)
+        conversation = [*_as_conversation(labeled_comparison.comparison), label]
+        model_input, weights = self.convo_renderer.build_supervised_example(conversation)
+        if any(not isinstance(chunk, types.EncodedTextChunk) for chunk in model_input.chunks):
+            raise RendererError("comparisons are of text, and this one has images")
+        end = int(torch.nonzero(weights == 1.0)[0]) + 1
+        return types.ModelInput.from_ints(model_input.to_ints()[:end]), weights[:end]
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.convo_renderer.tokenizer
+
+
+def _as_conversation(comparison: Comparison) -> list[renderers.Message]:
+    return [
+        *comparison.prompt_conversation,
+        _heading("Completion A"),
+        *comparison.completion_A,
+        _heading("Completion B"),
+        *comparison.completion_B,
+        _heading("Preference"),
+    ]
+
+
+def _heading(title: str) -> renderers.Message:
+    return renderers.Message(role="system", content=f"==== {title} ====")
+
+
+# --- judges -----------------------------------------------------------------------------------------------
+
+
+class PreferenceModel:
+    async def __call__(self, comparison: Comparison) -> float:
+        """From -1, A is better, to +1, B is better."""
+        raise NotImplementedError
+
+
+class PreferenceModelBuilder:
+    def __call__(self) -> PreferenceModel:
+        raise NotImplementedError
+
+
+class PreferenceModelFromChatRenderer(PreferenceModel):
+    """A model that was trained to write the label."""
+
+    def __init__(self, convo_renderer: renderers.Renderer, sampling_client: tinker.SamplingClient):
+        self.comparison_renderer = ComparisonRendererFromChatRenderer(convo_renderer)
+        self.sampling_client = sampling_client
+
+    async def __call__(self, comparison: Comparison) -> float:
+        response = await self.sampling_client.sample_async(
+            prompt=self.comparison_renderer.build_generation_prompt(comparison),
+            num_samples=1,
+            sampling_params=types.SamplingParams(temperature=0.0, max_tokens=1),
+        )
+        said = str(self.comparison_renderer.tokenizer.decode(response.sequences[0].tokens)).strip()
+        if said not in _SCORES:
+            logger.warning("the preference model says %r and not A, B or Tie; taken for a tie", said)
+        return _SCORES.get(said, 0.0)
+
+
+@chz.chz
+class PreferenceModelBuilderFromChatRenderer(PreferenceModelBuilder):
+    renderer_name: str = chz.field(doc="How the judge reads conversations")
+    model_name: str = chz.field(doc="Base model of the judge, whose tokenizer is used")
+    rm_weights_path: str = chz.field(doc="tinker:// path of the judge's weights for sampling")
+    base_url: str | None = chz.field(
+        default=None, doc="Server of the Tinker API; None: as `connect` finds it"
+    )
+
+    def __call__(self) -> PreferenceModel:
+        tokenizer = get_tokenizer(self.model_name)
+        renderer = renderers.get_renderer(self.renderer_name, tokenizer, model_name=self.model_name)
+        client = connect(self.base_url).create_sampling_client(model_path=self.rm_weights_path)
+        return PreferenceModelFromChatRenderer(renderer, client)

@@ -1,0 +1,1 @@
+"""An environment of your own, in sixty lines."""
