@@ -1,7 +1,7 @@
 """A server of the Tinker API that computes nothing and remembers everything, in the order it was asked.
 
 `weights` are the names of the updates that made them, so a test can say which batches a checkpoint holds. Requests of a
-training client take effect in the order they are submitted, as in the SDK, and their answers can be kept waiting.
+training client take effect in the order they are submitted, as in the SDK: also if who submitted is cancelled then.
 """
 
 import asyncio
@@ -43,14 +43,30 @@ class FakeService:
     stored: dict[str, Weights] = field(default_factory=dict)
     metadata: list[dict[str, str]] = field(default_factory=list)
     fail: dict[str, Exception] = field(default_factory=dict)  # by the name of the call
+    context_window: int = 1000
+    watch: Callable[[str], None] = lambda call: None  # told of every call
+    sent: list[tuple[str, dict[str, Any] | None, Sequence[Any]]] = field(default_factory=list)
+    adam: list[Any] = field(default_factory=list)
+    asked: list[tinker.SamplingParams] = field(default_factory=list)  # of samplers
 
     def call(self, name: str, detail: str = "") -> None:
         self.calls.append(f"{name} {detail}".strip())
+        self.watch(self.calls[-1])
         if name in self.fail:
             raise self.fail.pop(name)
 
     def create_rest_client(self) -> "FakeRest":
         return FakeRest(self)
+
+    async def get_server_capabilities_async(self) -> Any:
+        model = SimpleNamespace(model_name=self.model, max_context_length=self.context_window)
+        return SimpleNamespace(supported_models=[model])
+
+    async def create_sampling_client_async(
+        self, model_path: str | None = None, base_model: str | None = None
+    ) -> "FakeSamplingClient":
+        self.call("sampler", str(model_path or base_model))
+        return FakeSamplingClient(self, ())
 
     async def create_lora_training_client_async(
         self,
@@ -80,13 +96,15 @@ class FakeTrainingClient:
     def __init__(self, service: FakeService, weights: Weights):
         self.service = service
         self.weights = weights
-        self._gradient = ""
+        self._gradients: list[str] = []
 
     async def forward_backward_async(
         self, data: Sequence[Any], loss_fn: str, loss_fn_config: dict[str, Any] | None = None
     ) -> FakeFuture:
-        self._gradient = self.service.describe(data)
-        self.service.call("forward_backward", self._gradient)
+        self._gradients.append(self.service.describe(data))
+        self.service.sent.append((loss_fn, loss_fn_config, data))
+        self.service.call("forward_backward", self._gradients[-1])
+        await asyncio.sleep(0)
         return FakeFuture(_answer(data))
 
     async def forward_async(self, data: Sequence[Any], loss_fn: str) -> FakeFuture:
@@ -94,8 +112,11 @@ class FakeTrainingClient:
         return FakeFuture(_answer(data))
 
     async def optim_step_async(self, params: Any) -> FakeFuture:
-        self.service.call("optim_step", self._gradient)
-        self.weights = (*self.weights, self._gradient)
+        gradient, self._gradients = " + ".join(self._gradients), []
+        self.weights = (*self.weights, gradient)
+        self.service.adam.append(params)
+        self.service.call("optim_step", gradient)
+        await asyncio.sleep(0)
         return FakeFuture(SimpleNamespace(metrics={}))
 
     async def save_state_async(self, name: str, ttl_seconds: int | None = None) -> FakeFuture:
@@ -130,8 +151,22 @@ def _answer(data: Sequence[Any]) -> Any:
 
 @dataclass
 class FakeSamplingClient:
+    """Samples two tokens, or as many as it may, each with the logprob -1; finds any token to have -2."""
+
     service: FakeService
     weights: Weights
+
+    async def sample_async(
+        self, prompt: tinker.ModelInput, num_samples: int, sampling_params: tinker.SamplingParams
+    ) -> Any:
+        self.service.asked.append(sampling_params)
+        await asyncio.sleep(0)
+        tokens = min(2, sampling_params.max_tokens or 2)
+        sequence = SimpleNamespace(tokens=[7] * tokens, logprobs=[-1.0] * tokens, stop_reason="stop")
+        return SimpleNamespace(sequences=[sequence] * num_samples)
+
+    async def compute_logprobs_async(self, prompt: tinker.ModelInput) -> list[float | None]:
+        return [None, *[-2.0] * (prompt.length - 1)]
 
 
 @dataclass

@@ -3,8 +3,10 @@
 Suffixes: `_P` one per group, `_D` one per datum.
 """
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any
 
 import tinker
@@ -13,6 +15,8 @@ from tinker_cookbook.rl.data_processing import assemble_training_data, compute_a
 from tinker_cookbook.rl.metrics import incorporate_kl_penalty
 from tinker_cookbook.rl.pipeline import RolledOut
 from tinker_cookbook.rl.types import TrajectoryGroup
+
+logger = logging.getLogger(__name__)
 
 Metrics = dict[str, Any]
 
@@ -72,11 +76,24 @@ async def make_data(
     groups_P: list[TrajectoryGroup], advantage: str, penalty: KLPenalty | None
 ) -> tuple[list[tinker.Datum], list[dict[str, int]], Metrics]:
     """Datums, of which group and member each is, and the figures of the penalty."""
+    if penalty is None and advantage != "reward" and any(len(each.trajectories_G) == 1 for each in groups_P):
+        logger.warning(
+            "a group of one has nothing to compare its reward with: its advantage is 0, and nothing is learned from it. "
+            "Make groups larger, or set advantage=reward"
+        )
     advantages_P = compute_advantages(groups_P, advantage)
-    data_D, metadata_D = assemble_training_data(groups_P, advantages_P)
+    data_D, metadata_D = _with_actions(*assemble_training_data(groups_P, advantages_P))
     if penalty is None or not data_D:
         return data_D, metadata_D, {}
     metrics = await incorporate_kl_penalty(
         data_D, penalty.reference_client, penalty.coef, penalty.discount_factor
     )
     return data_D, metadata_D, metrics
+
+
+def _with_actions(
+    data_D: list[tinker.Datum], metadata_D: list[dict[str, int]]
+) -> tuple[list[tinker.Datum], list[dict[str, int]]]:
+    """Without those that have no token to learn from, such as an episode whose only reply could not be parsed."""
+    acting = [any(datum.loss_fn_inputs["mask"].data) for datum in data_D]
+    return list(compress(data_D, acting)), list(compress(metadata_D, acting))

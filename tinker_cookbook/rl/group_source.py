@@ -86,16 +86,31 @@ class GroupSource:
 
     async def _take(self) -> GroupTask | None:
         if self._again:
-            group_id = self._again.popleft()
-            batch = await self._batch(group_id.batch)
-            return GroupTask(group_id, batch[group_id.index].builder)
+            group_id = self._again[0]  # and not popleft: cancelled here, it would be lost
+            builder = await self._builder(group_id)
+            self._again.popleft()
+            return GroupTask(group_id, builder)
         while not self._current and self._next_batch < self._open:
             self._current = deque(await self._batch(self._next_batch))
             self._next_batch += 1
         return self._current.popleft() if self._current else None
 
+    async def _builder(self, group_id: GroupId) -> EnvGroupBuilder:
+        batch = await self._batch(group_id.batch)
+        if group_id.index >= len(batch):
+            raise DataError(
+                f"batch {group_id.batch} of {type(self._dataset).__name__} has {len(batch)} groups, and had more before: "
+                "get_batch must give the same groups for the same index whenever it is asked"
+            )
+        return batch[group_id.index].builder
+
     async def _batch(self, batch: int) -> list[GroupTask]:
         builders: Sequence[EnvGroupBuilder] = await asyncio.to_thread(self._dataset.get_batch, batch)
+        if not isinstance(builders, Sequence):
+            raise DataError(
+                f"batch {batch} of {type(self._dataset).__name__} is a {type(builders).__name__}, and no sequence of "
+                "EnvGroupBuilder"
+            )
         for builder in builders:
             if not isinstance(builder, EnvGroupBuilder):
                 raise DataError(

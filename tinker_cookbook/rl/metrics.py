@@ -3,7 +3,6 @@
 The penalty for leaving the reference is here too. Suffixes: `_D` one per datum, `_T` one per token.
 """
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import tinker
 import torch
 
 from tinker_cookbook.utils import trace
+from tinker_cookbook.utils.concurrency import gather_or_cancel
 from tinker_cookbook.utils.misc_utils import safezip
 
 # --- the policy that was sampled from and the one that is trained -------------------------------------------
@@ -75,7 +75,7 @@ async def incorporate_kl_penalty(
     """Take from the advantage of each token what it departs from the reference, more than the average token does.
 
     Centring on the average of the data leaves the mean advantage as it is. With a discount factor, a token also answers
-    for the departures that follow it.
+    for the departures that follow it; what was not sampled answers for nothing.
     """
     base_logprobs_D = await _logprobs(data_D, base_sampling_client)
     masks_D = [_field(datum, "mask") for datum in data_D]
@@ -87,7 +87,7 @@ async def incorporate_kl_penalty(
     for datum, departure_T, mask_T in safezip(data_D, departures_D, masks_D):
         penalty_T = kl_penalty_coef * mask_T * (average - departure_T)
         if kl_discount_factor > 0:
-            penalty_T = discounted_future_sum_vectorized(penalty_T, kl_discount_factor)
+            penalty_T = mask_T * discounted_future_sum_vectorized(penalty_T, kl_discount_factor)
         advantages_T = _field(datum, "advantages") + penalty_T
         datum.loss_fn_inputs["advantages"] = tinker.TensorData.from_torch(advantages_T.float())
     return {"kl_policy_base": average}
@@ -107,13 +107,19 @@ async def _logprobs(
     data_D: Sequence[tinker.Datum], sampling_client: tinker.SamplingClient
 ) -> list[torch.Tensor]:
     """Of the targets of each datum, by the given policy; all datums at once."""
-    answers_D = await asyncio.gather(
-        *(sampling_client.compute_logprobs_async(_full_sequence(datum)) for datum in data_D)
+    answers_D = await gather_or_cancel(
+        _prompt_logprobs(sampling_client, _full_sequence(datum)) for datum in data_D
     )
     return [
         torch.tensor([0.0 if value is None else value for value in answer[1:]], dtype=torch.float64)
         for answer in answers_D
     ]
+
+
+async def _prompt_logprobs(
+    sampling_client: tinker.SamplingClient, sequence: tinker.ModelInput
+) -> list[float | None]:
+    return await sampling_client.compute_logprobs_async(sequence)
 
 
 def _full_sequence(datum: tinker.Datum) -> tinker.ModelInput:

@@ -52,6 +52,8 @@ async def _by_size(config: Config, size: int, dataset: RLDataset, resume_state: 
         await source.restore(resume_state)
     source.open_until(len(dataset))
     groups = len(dataset) * len(await asyncio.to_thread(dataset.get_batch, 0))
+    if not groups:
+        raise ConfigurationError(f"the first batch of {type(dataset).__name__} has no groups")
     planned = math.ceil(groups / size)
     if config.max_steps is not None:
         planned = min(config.max_steps, planned)

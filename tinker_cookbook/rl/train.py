@@ -122,12 +122,12 @@ class Trainer:
     async def train(self) -> None:
         async with self._pipeline:
             for step in self._run.steps:
-                if not await self._step(step):
+                if self._data_ended or not await self._step(step):
                     logger.info("the data ended after %d of %d planned steps", step, self._run.total_steps)
                     break
 
     async def _step(self, step: int) -> bool:
-        """False if nothing was left to roll out."""
+        """False if the data ended and nothing could be learned from the rest of it: this step was none then."""
         with trace.trace_iteration(step) as window:
             sampler = await self._newest_sampler()
             metrics = await self._run.before_step(step, self._state(step), sampling_client=sampler)
@@ -136,12 +136,16 @@ class Trainer:
             await self._pipeline.sample_from(sampler, step)
             update = Update(self._run.training_client, self._loss, self._adam(step))
             batch = await self._submit(update)
-            if not batch.rolled_P and self._source.exhausted and self._groups_per_step is not None:
-                return False
             self._pipeline.trained()
-            self._run.submitted(step, self._state(step + 1), tokens=batch.trained_tokens)
+            done = step if self._data_ended and not update.data_D else step + 1
+            self._run.submitted(done - 1, self._state(done), tokens=batch.trained_tokens)
             await finish_despite_cancel(self._finish(step, batch, update, metrics, window))
-        return True
+        return done > step
+
+    @property
+    def _data_ended(self) -> bool:
+        """Where the size of a step is fixed; a batch of the data set is a step, whatever comes of it."""
+        return self._groups_per_step is not None and self._source.exhausted
 
     # --- rollouts ----------------------------------------------------------------------------------------
 
@@ -220,8 +224,7 @@ class Trainer:
         """All of a step, as its groups come in; no answer is waited for."""
         config, batch = self._config, Batch()
         streaming = config.stream_minibatch_config is not None
-        sizes = self._minibatch_sizes()
-        for index, size in enumerate(sizes):
+        for index, size in enumerate(self._minibatch_sizes()):
             async with trace.scope_span("sampling"):
                 rolled_P = await self._collect(batch, size)
             async with trace.scope_span("prepare_minibatch"):
@@ -229,13 +232,13 @@ class Trainer:
             if data_D and not update.data_D:
                 self._activity.begin("training")
             if not streaming:
-                self._run.torn = config.num_substeps > 1
+                self._run.torn = bool(data_D)  # until the step is noted as submitted
                 await submit_substeps(update, data_D, config.num_substeps)
                 continue
             await update.add(data_D)
             if (index + 1) % config.num_minibatches == 0:
+                self._run.torn = bool(update.data_D)
                 await update.step()
-                self._run.torn = index + 1 < len(sizes) and update.optimizer_steps > 0
         return batch
 
     def _minibatch_sizes(self) -> list[int | None]:
