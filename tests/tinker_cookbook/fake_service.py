@@ -44,7 +44,7 @@ class FakeService:
     metadata: list[dict[str, str]] = field(default_factory=list)
     fail: dict[str, Exception] = field(default_factory=dict)  # by the name of the call
     context_window: int = 1000
-    watch: Callable[[str], None] = lambda call: None  # told of every call
+    watch: Callable[[str], None] = lambda call: None  # told of every call, and of samples
     sent: list[tuple[str, dict[str, Any] | None, Sequence[Any]]] = field(default_factory=list)
     adam: list[Any] = field(default_factory=list)
     asked: list[tinker.SamplingParams] = field(default_factory=list)  # of samplers
@@ -160,6 +160,7 @@ class FakeSamplingClient:
         self, prompt: tinker.ModelInput, num_samples: int, sampling_params: tinker.SamplingParams
     ) -> Any:
         self.service.asked.append(sampling_params)
+        self.service.watch("sample")
         await asyncio.sleep(0)
         tokens = min(2, sampling_params.max_tokens or 2)
         sequence = SimpleNamespace(tokens=[7] * tokens, logprobs=[-1.0] * tokens, stop_reason="stop")
