@@ -35,7 +35,7 @@ def test_the_tiny_model_has_something_to_learn(engine):
         train, test = await builder()
         service = tinker.ServiceClient(base_url=engine.url, api_key=engine.key)
         client = await service.create_sampling_client_async(base_model=TINY_MODEL)
-        policy = TinkerTokenCompleter(client, max_tokens=32)
+        policy = TinkerTokenCompleter(client, max_tokens=32, seed=0)
         groups = [*train.get_batch(0), *test.get_batch(0)]
         return await asyncio.gather(*(do_group_rollout(group, policy) for group in groups))
 

@@ -2,6 +2,7 @@ import asyncio
 import json
 import pickle
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -9,7 +10,7 @@ from tests.tinker_cookbook.rl.tiny import END, MODEL, text_of, tokens_of
 from tinker_cookbook.exceptions import ConfigurationError, DataError
 from tinker_cookbook.rl.problem_files import CHECKS, ProblemFileBuilder, ProblemListBuilder
 
-COMMON = {"model_name_for_tokenizer": MODEL, "renderer_name": "chatml"}
+COMMON: dict[str, Any] = {"model_name_for_tokenizer": MODEL, "renderer_name": "chatml"}
 PAIRS = [(f"What is {i} + 1?", str(i + 1)) for i in range(10)]
 
 
@@ -34,7 +35,8 @@ def test_checks(check, reply, answer, is_right):
 
 
 def built(**options):
-    return asyncio.run(ProblemListBuilder(**({"pairs": PAIRS} | COMMON | options))())
+    settings: dict[str, Any] = {"pairs": PAIRS, **COMMON, **options}
+    return asyncio.run(ProblemListBuilder(**settings)())
 
 
 def questions(dataset, index: int) -> list[str]:

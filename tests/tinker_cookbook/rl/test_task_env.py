@@ -3,6 +3,7 @@
 import asyncio
 import pickle
 import random
+from typing import Any
 
 import pytest
 
@@ -141,7 +142,8 @@ def test_a_reply_without_an_end_is_neither_right_nor_well_formed():
 
 
 def test_a_conversation_without_room_counts_as_failed():
-    (result,) = play(NUMBER, f"Guess: 5{END}", max_trajectory_tokens=60, max_generation_tokens=20)
+    room = len(tokens_of(prompt_text(NUMBER.prompt))) + 20
+    (result,) = play(NUMBER, f"Guess: 5{END}", max_trajectory_tokens=room, max_generation_tokens=20)
     assert (result.reward, result.metrics["correct"], result.episode_done) == (0.0, 0.0, True)
     first = asyncio.run(TaskEnv(chatml(), NUMBER, max_trajectory_tokens=5).initial_observation())
     assert isinstance(first, InitialObservationOverflow)
@@ -152,7 +154,11 @@ def test_a_conversation_without_room_counts_as_failed():
 
 
 def built(**options):
-    settings = {"task": "arithmetic", "model_name_for_tokenizer": MODEL, "renderer_name": "chatml"} | options
+    settings: dict[str, Any] = {
+        "task": "arithmetic",
+        "model_name_for_tokenizer": MODEL,
+        "renderer_name": "chatml",
+    } | options
     return asyncio.run(TaskRLDatasetBuilder(**settings)())
 
 

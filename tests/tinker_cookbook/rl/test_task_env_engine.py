@@ -15,7 +15,7 @@ from tinker_cookbook.tasks import get_task
 def test_the_tiny_model_plays_to_the_end_and_each_game_is_one_sequence(tmp_path):
     with running_server(tmp_path) as server:
         service = tinker.ServiceClient(base_url=server.url, api_key=server.key)
-        policy = TinkerTokenCompleter(service.create_sampling_client(base_model=MODEL), max_tokens=32)
+        policy = TinkerTokenCompleter(service.create_sampling_client(base_model=MODEL), max_tokens=32, seed=0)
 
         async def play():
             problems = get_task("guess_number").problems("train", 6)
