@@ -35,11 +35,17 @@ from tinker_cookbook.checkpoint_utils import (
     rest_client,
     save_checkpoint_async,
 )
-from tinker_cookbook.eval.evaluators import Evaluator, SamplingClientEvaluator, TrainingClientEvaluator
+from tinker_cookbook.eval.evaluators import (
+    Evaluator,
+    RecordingEvaluator,
+    SamplingClientEvaluator,
+    TrainingClientEvaluator,
+)
 from tinker_cookbook.exceptions import ConfigurationError
 from tinker_cookbook.run_config import RunConfig
 from tinker_cookbook.stores import TrainingRunStore
 from tinker_cookbook.utils import logtree, ml_log, trace
+from tinker_cookbook.utils.concurrency import gather_or_cancel
 from tinker_cookbook.utils.git_rev import recipe_user_metadata
 from tinker_cookbook.utils.misc_utils import iteration_dir, local_folder
 from tinker_cookbook.utils.progress import Progress
@@ -113,6 +119,9 @@ class TrainingRun:
         self.total_steps = 0
         self.steps: range = range(0)
         self.elapsed_tokens = 0  # trained on since the run began, over all its starts
+        self.torn = (
+            False  # some of a step's updates are submitted, and not all: such weights are not worth saving
+        )
         self._next_step = 0
         self._state: LoopState = {}
         self._evaluators: Sequence[tuple[int, Sequence[Evaluator]]] = ()
@@ -176,13 +185,19 @@ class TrainingRun:
         self._progress = Progress(self.first_step, total_steps, headline) if self.steps else None
 
     async def before_step(
-        self, step: int, state: LoopState, *, settle: Callable[[], Awaitable[None]] | None = None
+        self,
+        step: int,
+        state: LoopState,
+        *,
+        settle: Callable[[], Awaitable[None]] | None = None,
+        sampling_client: tinker.SamplingClient | None = None,
     ) -> Metrics:
         """Save and evaluate if it is time for it, before anything of this step is submitted.
 
         So a checkpoint named after step n holds exactly the n updates before it, whatever is still under way, and
         evaluations at step n see the same weights. `state` is where this step stands. `settle` is awaited before a
         checkpoint, to log the rows of the steps it holds: a run that resumes there does not make them again.
+        `sampling_client`: one of the weights of this moment, if the loop has it.
         """
         self._next_step, self._state = step, state
         tokens = self.elapsed_tokens
@@ -194,7 +209,7 @@ class TrainingRun:
         due = [
             evaluator for every, some in self._evaluators if every and step % every == 0 for evaluator in some
         ]
-        return await self.evaluate(due, step) if due else {}
+        return await self.evaluate(due, step, sampling_client) if due else {}
 
     def submitted(self, step: int, state: LoopState, *, tokens: int = 0) -> None:
         """All of this step is with the server, which works in order: a checkpoint from now on has it.
@@ -203,6 +218,7 @@ class TrainingRun:
         """
         self._next_step, self._state = step + 1, state
         self.elapsed_tokens += tokens
+        self.torn = False
 
     def log_step(
         self, step: int, metrics: Metrics, *, window: trace.IterationWindow | None = None, tokens: int = 0
@@ -224,10 +240,17 @@ class TrainingRun:
 
     # --- evaluation ----------------------------------------------------------------------------------
 
-    async def evaluate(self, evaluators: Sequence[Evaluator], step: int) -> Metrics:
-        return await evaluate_all(evaluators, self.training_client, step, self._write_report)
+    async def evaluate(
+        self,
+        evaluators: Sequence[Evaluator],
+        step: int,
+        sampling_client: tinker.SamplingClient | None = None,
+    ) -> Metrics:
+        return await evaluate_all(
+            evaluators, self.training_client, step, self.write_report, sampling_client, self.store
+        )
 
-    def _write_report(self, page: logtree.Trace, name: str, step: int) -> None:
+    def write_report(self, page: logtree.Trace, name: str, step: int) -> None:
         """What was said on the way, if anything was."""
         if not page.root.children:
             return
@@ -257,8 +280,9 @@ class TrainingRun:
 
     async def save_interrupted(self) -> None:
         """After Ctrl-C: all that was submitted, under a name of its own."""
-        if self._next_step <= self.first_step:
-            self.say_how_to_go_on("Interrupted before the first step")
+        if self.torn or self._next_step <= self.first_step:
+            where = f"in the middle of step {self._next_step}" if self.torn else "before the first step"
+            self.say_how_to_go_on(f"Interrupted {where}")
             return
         logger.info("Interrupted: saving step %d (Ctrl-C again to leave at once)", self._next_step)
         paths = await save_checkpoint_async(
@@ -292,19 +316,25 @@ async def evaluate_all(
     training_client: tinker.TrainingClient,
     step: int,
     write_report: Callable[[logtree.Trace, str, int], None] | None = None,
+    sampling_client: tinker.SamplingClient | None = None,
+    store: TrainingRunStore | None = None,
 ) -> Metrics:
     """All at once, on the weights of this moment; sampling ones share one snapshot.
 
     `write_report(page, name, step)` is given what each evaluator said on its way (`logtree`), also if it failed.
+    Evaluators that record what they see do so in `store`.
     """
 
-    async def evaluate(evaluator: Evaluator, name: str) -> Metrics:
+    async def evaluate(evaluator: Evaluator, label: str) -> Metrics:
+        name = f"eval_{label}"
         with logtree.init_trace(f"{name} at step {step}") as page:
             try:
                 async with trace.scope_span("run_evaluator"):
                     if isinstance(evaluator, TrainingClientEvaluator):
                         return await evaluator(training_client)
                     assert sampling_client is not None, "made below, if there is such an evaluator"
+                    if store is not None and isinstance(evaluator, RecordingEvaluator):
+                        return await evaluator.evaluate_step(sampling_client, step, label, store)
                     return await evaluator(sampling_client)
             finally:
                 if write_report is not None:
@@ -316,15 +346,12 @@ async def evaluate_all(
                 f"{type(evaluator).__name__} is neither a TrainingClientEvaluator nor a SamplingClientEvaluator"
             )
     async with trace.scope_span("evals"):
-        sampling_client = None
-        if any(isinstance(evaluator, SamplingClientEvaluator) for evaluator in evaluators):
+        if sampling_client is None and any(isinstance(each, SamplingClientEvaluator) for each in evaluators):
             sampling_client = await training_client.save_weights_and_get_sampling_client_async()
-        async with asyncio.TaskGroup() as group:
-            tasks = [
-                group.create_task(evaluate(evaluator, f"eval_{_label(evaluator, i)}"))
-                for i, evaluator in enumerate(evaluators)
-            ]
-    return _merged([task.result() for task in tasks])
+        results = await gather_or_cancel(
+            evaluate(evaluator, _label(evaluator, i)) for i, evaluator in enumerate(evaluators)
+        )
+    return _merged(results)
 
 
 async def _training_client(

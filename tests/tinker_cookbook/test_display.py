@@ -9,7 +9,7 @@ from tinker_cookbook.completers import TokensWithLogprobs
 from tinker_cookbook.display import colorize_example, format_trajectory, to_ints
 from tinker_cookbook.exceptions import DataValidationError
 from tinker_cookbook.rl.types import Trajectory, Transition
-from tinker_cookbook.utils.format_colorized import format_colorized
+from tinker_cookbook.utils.format_colorized import format_colorized, whole_characters
 
 END = 256
 
@@ -52,6 +52,13 @@ def spans(text: str) -> list[tuple[str, str]]:
 def test_colours():
     text = format_colorized(list(b"abcd"), [-0.5, 0, 0, 2], BYTES)
     assert spans(text) == [("red", "a"), ("yellow", "bc"), ("green", "d")]
+
+
+def test_texts_of_single_tokens_and_of_those_that_share_a_character():
+    assert whole_characters([1, 2], Words()) == [(0, 1, "w1"), (1, 2, " w2")]
+    assert whole_characters(list("aé€".encode()), BYTES) == [(0, 1, "a"), (1, 3, "é"), (3, 6, "€")]
+    assert whole_characters(list(b"ab"), BYTES) == [(0, 1, "a"), (1, 2, "b")]
+    assert whole_characters([], BYTES) == []
 
 
 def test_characters_of_several_tokens_stay_whole():

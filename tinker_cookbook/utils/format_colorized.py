@@ -11,7 +11,7 @@ from tinker_cookbook.tokenizer_utils import Tokenizer
 _MAX_PIECE = 8
 """Tokens that may share one character: UTF-8 has four bytes at most, and two characters can hang together."""
 _BROKEN = "\ufffd"
-_CONTROLS = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"}
+CONTROL_PICTURES = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"}
 
 
 def format_colorized(
@@ -34,6 +34,18 @@ def format_colorized(
         shown.append(_paint(_text(tokens, before, start, end, tokenizer), colour, draw_newline_arrow))
         before = run[-1][1]  # the last piece of a run is the context of the next
     return "".join(shown)
+
+
+def whole_characters(tokens: list[int], tokenizer: Tokenizer) -> list[tuple[int, int, str]]:
+    """(start, end, text) of the shortest runs of tokens that can be read by themselves; mostly of one token each."""
+    singles = {token: tokenizer.decode([token]) for token in set(tokens)}
+    if "".join(singles[token] for token in tokens) == tokenizer.decode(tokens):  # many times faster
+        return [(place, place + 1, singles[token]) for place, token in enumerate(tokens)]
+    found, before = [], 0
+    for start, end in _pieces(tokens, tokenizer):
+        found.append((start, end, _text(tokens, before, start, end, tokenizer)))
+        before = start
+    return found
 
 
 def _colour(weight: float) -> str:
@@ -65,6 +77,6 @@ def _paint(text: str, colour: str, draw_newline_arrow: bool) -> str:
     """Line by line, so that a pager which shows a part shows it in colour."""
     style = Style(color=colour)
     arrow = "↵" if draw_newline_arrow else ""
-    lines = text.translate(_CONTROLS).split("\n")
+    lines = text.translate(CONTROL_PICTURES).split("\n")
     marked = [line + arrow for line in lines[:-1]] + lines[-1:]
     return "\n".join(style.render(line, color_system=ColorSystem.STANDARD) for line in marked)

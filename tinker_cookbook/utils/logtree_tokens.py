@@ -64,7 +64,8 @@ class TokensFormatter:
     """Tokens on a ground that tells their value: blue above zero, orange below, none at zero.
 
     Pointing at a token, or tapping it, shows its place, id, text and value. A value of None marks a token that has
-    none (a prompt's, say). `limit` is the value of the full colour; without it, the largest there is.
+    none (a prompt's, say). `limit` is the value of the full colour; without it, the largest there is. `tips` are shown
+    in place of the usual ones.
     """
 
     tokens: Sequence[str]
@@ -73,13 +74,16 @@ class TokensFormatter:
     token_ids: Sequence[int] | None = None
     label: str = "value"
     limit: float | None = None
+    tips: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         counts = {"tokens": len(self.tokens), "values": len(self.values)}
         if self.token_ids is not None:
             counts["token_ids"] = len(self.token_ids)
+        if self.tips is not None:
+            counts["tips"] = len(self.tips)
         if len(set(counts.values())) > 1:
-            raise ConfigurationError(f"one value and one id per token are needed; there are {counts}")
+            raise ConfigurationError(f"one value, id and tip per token are needed; there are {counts}")
         if self.limit is not None and not self.limit > 0:
             raise ConfigurationError(f"limit is the value of the full colour and above 0, not {self.limit}")
 
@@ -138,6 +142,8 @@ class TokensFormatter:
         )
 
     def _tip(self, index: int) -> str:
+        if self.tips is not None:
+            return self.tips[index]
         value = self.values[index]
         identity = "" if self.token_ids is None else f", id {self.token_ids[index]}"
         number = "none" if value is None else f"{value:.6g}"

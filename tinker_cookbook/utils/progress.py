@@ -47,7 +47,7 @@ class Progress:
         figures: list[str] = []
         value = metrics.get(self._headline) if self._headline else None
         if isinstance(value, int | float):
-            figures.append(f"{str(self._headline).rsplit('/', 1)[-1]} {value:.4g}")
+            figures.append(f"{_label(str(self._headline))} {value:.3g}")
         seconds = self._clock() - self._started
         if self._tokens and seconds > 0:
             figures.append(f"{self._tokens / seconds:,.0f} tokens/s")
@@ -56,6 +56,12 @@ class Progress:
     def _left(self) -> str:
         per_step = (self._clock() - self._started) / max(1, self._done - self._first)
         return f"{duration(per_step * (self._total - self._done))} left"
+
+
+def _label(key: str) -> str:
+    """What the metric is of: `test/nll` is the nll, and the total or mean of a thing goes by the thing's name."""
+    *path, name = key.split("/")
+    return path[-1] if path and name in ("total", "mean") else name
 
 
 def duration(seconds: float) -> str:

@@ -36,7 +36,6 @@ NOT_YET = {
     "tinker_cookbook.rl.data_processing",
     "tinker_cookbook.rl.metric_util",
     "tinker_cookbook.rl.metrics",
-    "tinker_cookbook.rl.rollout_logging",
     "tinker_cookbook.rl.train",
     "tinker_cookbook.sandbox",
     "tinker_cookbook.sandbox.modal_sandbox",

@@ -104,11 +104,18 @@ class TestTokens:
         tips = [span.attrs["data-tip"] for span in read(formatter.to_html()).all("span", "lt-tok")]
         assert tips == ["token 0, id 7\n'a'\nadvantage none", "token 1, id 8\n' b\\n'\nadvantage 0.5"]
 
+    def test_tips_of_ones_own(self):
+        formatter = TokensFormatter(["a", "b"], [None, 0.5], tips=["<first>", "second"])
+        tips = [span.attrs["data-tip"] for span in read(formatter.to_html()).all("span", "lt-tok")]
+        assert tips == ["<first>", "second"]
+
     def test_lengths_must_agree(self):
         with pytest.raises(ConfigurationError, match=r"'values': 2"):
             TokensFormatter(["a"], [1.0, 2.0])
         with pytest.raises(ConfigurationError, match=r"'token_ids': 2"):
             TokensFormatter(["a"], [1.0], token_ids=[1, 2])
+        with pytest.raises(ConfigurationError, match=r"'tips': 2"):
+            TokensFormatter(["a"], [1.0], tips=["", ""])
         with pytest.raises(ConfigurationError, match="limit"):
             TokensFormatter(["a"], [1.0], limit=0)
 

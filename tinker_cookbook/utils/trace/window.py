@@ -39,6 +39,11 @@ class IterationWindow:
         self.spans: list[SpanRecord] = []
         self.total_time: float | None = None
 
+    @property
+    def elapsed(self) -> float:
+        """Seconds since it was opened."""
+        return time.perf_counter() - self._clock_start
+
     def record_span(self, name: str, start_time: float, end_time: float) -> None:
         """Times of `time.perf_counter`."""
         offset = self._wall_start - self._clock_start

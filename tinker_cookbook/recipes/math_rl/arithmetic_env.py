@@ -1,0 +1,131 @@
+"""Sums of two numbers: the smallest environment of mathematics, and the first to try a model on."""
+
+import asyncio
+import functools
+import hashlib
+import random
+from collections.abc import Sequence
+
+import chz
+
+from tinker_cookbook.exceptions import ConfigurationError
+from tinker_cookbook.renderers import Message, Renderer, get_renderer
+from tinker_cookbook.rl.problem_env import ProblemEnv, ProblemGroupBuilder
+from tinker_cookbook.rl.types import EnvGroupBuilder, RLDataset, RLDatasetBuilder
+from tinker_cookbook.tasks.arithmetic import last_integer
+from tinker_cookbook.tokenizer_utils import get_tokenizer
+
+TEST_SHARE = 10  # one sum in so many is kept for testing
+
+
+class ArithmeticEnv(ProblemEnv):
+    """Right if the last whole number of the reply is the sum."""
+
+    def __init__(
+        self,
+        x: int,
+        y: int,
+        renderer: Renderer,
+        convo_prefix: list[Message] | None = None,
+        format_coef: float = 0.1,
+    ):
+        super().__init__(renderer, convo_prefix, format_coef=format_coef)
+        self.x = x
+        self.y = y
+
+    @staticmethod
+    def standard_fewshot_prefix() -> list[Message]:
+        return [
+            Message(role="user", content="What is 4 + 5?"),
+            Message(role="assistant", content="9"),
+        ]
+
+    def get_question(self) -> str:
+        return f"What is {self.x} + {self.y}?"
+
+    def get_reference_answer(self) -> str:
+        return str(self.x + self.y)
+
+    def check_answer(self, sample_str: str) -> bool:
+        return last_integer(sample_str) == self.x + self.y
+
+    def check_format(self, sample_str: str) -> bool:
+        return last_integer(sample_str) is not None
+
+
+class ArithmeticDataset(RLDataset):
+    """Drawn anew for each batch, from the seed and the number of the batch."""
+
+    def __init__(
+        self,
+        batch_size: int,
+        group_size: int,
+        n_batches: int,
+        env_class: "functools.partial[ArithmeticEnv]",
+        *,
+        split: str = "train",
+        largest: int = 100,
+        seed: int = 0,
+    ):
+        self._batch_size = batch_size
+        self._group_size = group_size
+        self._n_batches = n_batches
+        self._env_class = env_class
+        self._split = split
+        self._largest = largest
+        self._seed = seed
+
+    def get_batch(self, index: int) -> Sequence[EnvGroupBuilder]:
+        rng = random.Random(f"arithmetic/{self._seed}/{self._split}/{index}")
+        return [self._group(rng) for _ in range(self._batch_size)]
+
+    def _group(self, rng: random.Random) -> ProblemGroupBuilder:
+        while True:
+            x, y = rng.randint(0, self._largest), rng.randint(0, self._largest)
+            if is_for_testing(x, y) == (self._split == "test"):
+                return ProblemGroupBuilder(
+                    functools.partial(self._env_class, x, y), self._group_size, "arithmetic"
+                )
+
+    def __len__(self) -> int:
+        return self._n_batches
+
+
+def is_for_testing(x: int, y: int) -> bool:
+    """The same for 15 + 27 as for 27 + 15: who has seen one has seen the other."""
+    digest = hashlib.sha256(f"{max(x, y)}+{min(x, y)}".encode()).digest()
+    return digest[0] % TEST_SHARE == 0
+
+
+@chz.chz
+class ArithmeticDatasetBuilder(RLDatasetBuilder):
+    batch_size: int = chz.field(doc="Sums in a batch")
+    model_name_for_tokenizer: str = chz.field(doc="The model that answers")
+    renderer_name: str = chz.field(doc="How it is asked")
+    n_batches: int = chz.field(default=100, doc="Batches to train on")
+    group_size: int = chz.field(default=4, doc="Tries at each sum")
+    include_fewshot: bool = chz.field(default=True, doc="Show 4 + 5 = 9 before each question")
+    test_size: int = chz.field(default=100, doc="Sums to test on, none of which is trained on; 0: none")
+    largest: int = chz.field(default=100, doc="Numbers are from 0 to this")
+    seed: int = chz.field(default=0, doc="Of the sums")
+    format_coef: float = chz.field(default=0.1, doc="What a reply without a number, or cut off, loses")
+
+    @chz.validate
+    def _check(self) -> None:
+        if self.largest < 9:
+            raise ConfigurationError(f"largest={self.largest} gives too few sums to hold any out; at least 9")
+
+    async def __call__(self) -> tuple[RLDataset, RLDataset | None]:
+        tokenizer = await asyncio.to_thread(get_tokenizer, self.model_name_for_tokenizer)
+        renderer = get_renderer(self.renderer_name, tokenizer, model_name=self.model_name_for_tokenizer)
+        env_class = functools.partial(
+            ArithmeticEnv,
+            renderer=renderer,
+            convo_prefix=ArithmeticEnv.standard_fewshot_prefix() if self.include_fewshot else None,
+            format_coef=self.format_coef,
+        )
+        dataset = functools.partial(
+            ArithmeticDataset, env_class=env_class, largest=self.largest, seed=self.seed
+        )
+        test = dataset(self.test_size, 1, 1, split="test") if self.test_size else None
+        return dataset(self.batch_size, self.group_size, self.n_batches), test

@@ -1,0 +1,82 @@
+"""The groups of one training step and the data made of them.
+
+Suffixes: `_P` one per group, `_D` one per datum.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import tinker
+
+from tinker_cookbook.rl.data_processing import assemble_training_data, compute_advantages, sampled_tokens
+from tinker_cookbook.rl.metrics import incorporate_kl_penalty
+from tinker_cookbook.rl.pipeline import RolledOut
+from tinker_cookbook.rl.types import TrajectoryGroup
+
+Metrics = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class KLPenalty:
+    """What leaving the reference costs."""
+
+    reference_client: tinker.SamplingClient
+    coef: float
+    discount_factor: float
+
+
+@dataclass
+class Minibatch:
+    """Groups that are trained on together, and the data made of them."""
+
+    rolled_P: list[RolledOut]
+    data_D: list[tinker.Datum]
+    metadata_D: list[dict[str, int]]
+
+
+@dataclass
+class Batch:
+    """What went into one step."""
+
+    rolled_P: list[RolledOut] = field(default_factory=list)  # also those that nothing is learned from
+    minibatches: list[Minibatch] = field(default_factory=list)
+    metrics: Metrics = field(default_factory=dict)
+
+    @property
+    def whole_groups(self) -> list[RolledOut]:
+        """Groups that did not fail, in the order of the data."""
+        return in_order(rolled for rolled in self.rolled_P if isinstance(rolled.result, TrajectoryGroup))
+
+    @property
+    def all_data(self) -> list[tinker.Datum]:
+        return [datum for minibatch in self.minibatches for datum in minibatch.data_D]
+
+    @property
+    def trained_tokens(self) -> int:
+        return sum(datum.model_input.length for datum in self.all_data)
+
+    @property
+    def sampled_tokens(self) -> int:
+        return sum(
+            sampled_tokens(each) for rolled in self.whole_groups for each in rolled.group.trajectories_G
+        )
+
+
+def in_order(rolled_P: Iterable[RolledOut]) -> list[RolledOut]:
+    """That of the data, whichever was done first."""
+    return sorted(rolled_P, key=lambda rolled: (rolled.id.batch, rolled.id.index))
+
+
+async def make_data(
+    groups_P: list[TrajectoryGroup], advantage: str, penalty: KLPenalty | None
+) -> tuple[list[tinker.Datum], list[dict[str, int]], Metrics]:
+    """Datums, of which group and member each is, and the figures of the penalty."""
+    advantages_P = compute_advantages(groups_P, advantage)
+    data_D, metadata_D = assemble_training_data(groups_P, advantages_P)
+    if penalty is None or not data_D:
+        return data_D, metadata_D, {}
+    metrics = await incorporate_kl_penalty(
+        data_D, penalty.reference_client, penalty.coef, penalty.discount_factor
+    )
+    return data_D, metadata_D, metrics
