@@ -1,5 +1,6 @@
 """What launch scripts do before they train."""
 
+import re
 import shutil
 import sys
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from tinker_cookbook.exceptions import ConfigurationError
 if TYPE_CHECKING:
     from tinker_cookbook.stores import Storage
 
-__all__ = ["LogdirBehavior", "check_log_dir", "model_name_from_argv"]
+__all__ = ["LogdirBehavior", "check_holds_run_of", "check_log_dir", "model_name_from_argv", "run_folder"]
 
 LogdirBehavior = Literal["delete", "resume", "ask", "raise"]
 
@@ -41,6 +42,28 @@ def check_log_dir(log_dir: str, behavior_if_exists: LogdirBehavior) -> None:
         )
     if behavior_if_exists == "delete":
         directory.remove()
+
+
+def check_holds_run_of(config_class: type, log_path: str) -> None:
+    """Refuses a directory with anything but a run of this trainer, which would be mixed up with it, or deleted."""
+    from tinker_cookbook.stores.storage import storage_for_reading
+    from tinker_cookbook.stores.training_store import TrainingRunStore
+
+    storage = storage_for_reading(log_path)
+    names = storage.list_dir("")
+    if not set(names) - {"logs.log"}:  # all there is of a run that was ended at once
+        return
+    config = TrainingRunStore(storage).read_config()
+    if config is None:
+        raise ConfigurationError(f"{log_path} holds {names[0]} and no run; choose another log_path")
+    ours = f"{config_class.__module__}.{config_class.__qualname__}"
+    if (found := config.get("__class__")) != ours:
+        raise ConfigurationError(f"{log_path} holds a run of another kind ({found}); choose another log_path")
+
+
+def run_folder(*parts: str) -> str:
+    """By the kind of run, its data and its model: the same are the same run, which the same command goes on with."""
+    return "runs/" + re.sub(r"[^A-Za-z0-9._]+", "-", "-".join(parts))
 
 
 def _ask(log_dir: str) -> LogdirBehavior:

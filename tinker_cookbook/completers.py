@@ -1,6 +1,5 @@
 """Policies: from a prompt to tokens, from a conversation to a message."""
 
-import hashlib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -8,6 +7,7 @@ import tinker
 
 from tinker_cookbook.exceptions import ConfigurationError, TrainingError
 from tinker_cookbook.renderers.messages import Message, ParseTermination
+from tinker_cookbook.utils.seeds import derive_seed
 
 if TYPE_CHECKING:
     from tinker_cookbook.renderers import Renderer
@@ -98,13 +98,13 @@ class TinkerTokenCompleter(TokenCompleter):
 
     def for_rollout(self, index: int) -> "TinkerTokenCompleter":
         """With a seed, a completer of its own: what other episodes sample meanwhile does not change its seeds."""
-        return self if self.seed is None else replace(self, seed=_derived_seed(self.seed, index, bits=63))
+        return self if self.seed is None else replace(self, seed=derive_seed(self.seed, index, bits=63))
 
     def _next_seed(self) -> int | None:
         if self.seed is None:
             return None
         call, self._calls = self._calls, self._calls + 1
-        return _derived_seed(self.seed, call, bits=31)  # as much as every server takes
+        return derive_seed(self.seed, call)
 
     def _within_window(self, limit: int, prompt_length: int) -> int:
         if limit <= 0:
@@ -118,12 +118,6 @@ class TinkerTokenCompleter(TokenCompleter):
                 "the conversation or raise context_window"
             )
         return min(limit, room)
-
-
-def _derived_seed(seed: int, number: int, *, bits: int) -> int:
-    """The same in every process, which `hash` is not."""
-    digest = hashlib.blake2b(f"{seed}/{number}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest) >> (64 - bits)
 
 
 class TinkerMessageCompleter(MessageCompleter):

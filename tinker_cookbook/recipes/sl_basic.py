@@ -13,12 +13,12 @@ import chz
 from chz.blueprint import exit_on_entrypoint_error
 
 from tinker_cookbook import cli_utils, model_info
+from tinker_cookbook.command_line import run_command
 from tinker_cookbook.recipes.chat_sl.chat_datasets import KnightBuilder, NoRobotsBuilder
 from tinker_cookbook.recipes.knights import KnightEvaluatorBuilder
 from tinker_cookbook.recipes.launch import TINY_MODEL, example_path
 from tinker_cookbook.renderers import TrainOnWhat
 from tinker_cookbook.supervised import train
-from tinker_cookbook.supervised.command_line import run_command
 from tinker_cookbook.supervised.types import ChatDatasetBuilderCommonConfig
 
 

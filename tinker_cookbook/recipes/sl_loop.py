@@ -19,10 +19,10 @@ import chz
 import tinker
 
 from tinker_cookbook import checkpoint_utils, model_info, renderers
+from tinker_cookbook.command_line import run_command
 from tinker_cookbook.recipes.knights import all_questions, knight_conversations
 from tinker_cookbook.recipes.launch import TINY_MODEL, example_path
 from tinker_cookbook.service import connect
-from tinker_cookbook.supervised.command_line import run_command
 from tinker_cookbook.supervised.common import compute_bpb, compute_mean_nll
 from tinker_cookbook.supervised.data import conversation_to_datum
 from tinker_cookbook.tokenizer_utils import get_tokenizer

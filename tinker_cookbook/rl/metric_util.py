@@ -6,7 +6,8 @@ Suffixes: `_P` one per group, `_G` one per member of a group.
 import itertools
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 import tinker
 
@@ -20,7 +21,7 @@ from tinker_cookbook.rl.rollout_logging import (
     RolloutSummaryGroup,
     serialize_rollout_summaries_from_groups,
 )
-from tinker_cookbook.rl.rollout_strategy import FailFast, RolloutStrategy
+from tinker_cookbook.rl.rollout_strategy import FailFast, RolloutStrategy, errors_of_group
 from tinker_cookbook.rl.rollouts import (
     FailedGroup,
     RolloutErrorCounter,
@@ -28,14 +29,12 @@ from tinker_cookbook.rl.rollouts import (
     do_group_rollout,
     run_group_rollout,
 )
-from tinker_cookbook.rl.seeds import derive_seed
 from tinker_cookbook.rl.types import (
     PARSE_ERROR_MASKED_METRIC_KEY,
     STOP_METRIC_PREFIX,
     EnvGroupBuilder,
     Metrics,
     RLDataset,
-    RolloutError,
     Trajectory,
     TrajectoryGroup,
 )
@@ -43,6 +42,7 @@ from tinker_cookbook.stores import TrainingRunStore
 from tinker_cookbook.utils import logtree
 from tinker_cookbook.utils.concurrency import gather_or_cancel
 from tinker_cookbook.utils.misc_utils import all_same, dict_mean, safezip
+from tinker_cookbook.utils.seeds import derive_seed
 
 logger = logging.getLogger(__name__)
 
@@ -211,7 +211,7 @@ class RLTestSetEvaluator(RecordingEvaluator):
                 try:
                     return await do_group_rollout(builder, policy, self._strategy, self._termination)
                 except AllTrajectoriesFailedError as error:
-                    return FailedGroup([RolloutError(type(error).__name__, str(error))])
+                    return FailedGroup(errors_of_group(error))
 
         return await self._evaluate(roll_out, rollout_summary_export, store)
 
@@ -225,7 +225,7 @@ class RLTestSetEvaluator(RecordingEvaluator):
 
     async def _evaluate(
         self,
-        roll_out: Callable[[int, EnvGroupBuilder], Awaitable[TrajectoryGroup | FailedGroup]],
+        roll_out: Callable[[int, EnvGroupBuilder], Coroutine[Any, Any, TrajectoryGroup | FailedGroup]],
         export: RolloutSummaryExportConfig | None,
         store: TrainingRunStore | None,
     ) -> dict[str, float]:

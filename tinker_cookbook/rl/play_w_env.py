@@ -12,6 +12,7 @@ import chz
 import tinker
 
 from tinker_cookbook import model_info
+from tinker_cookbook.command_line import run_command
 from tinker_cookbook.completers import StopCondition, TokenCompleter, TokensWithLogprobs
 from tinker_cookbook.exceptions import ConfigurationError
 from tinker_cookbook.recipes.launch import TINY_MODEL
@@ -19,7 +20,6 @@ from tinker_cookbook.renderers.encoding import common_length
 from tinker_cookbook.rl.env_names import dataset_builder_by_name
 from tinker_cookbook.rl.rollouts import do_single_rollout
 from tinker_cookbook.rl.types import Env, EnvGroupBuilder, Trajectory
-from tinker_cookbook.supervised.command_line import run_command
 from tinker_cookbook.tokenizer_utils import Tokenizer, get_tokenizer
 
 

@@ -99,11 +99,7 @@ def print_group(traj_group: TrajectoryGroup, tokenizer: Tokenizer) -> None:
 
 def _group_title(index: int, group: ReportGroup) -> str:
     rewards_G = group.trajectory_group.get_total_rewards()
-    mean = (
-        f"mean reward {math.fsum(rewards_G) / len(rewards_G):.4g} of {len(rewards_G)}"
-        if rewards_G
-        else "empty"
-    )
+    mean = f"mean reward {sum(rewards_G) / len(rewards_G):.4g} of {len(rewards_G)}" if rewards_G else "empty"
     tags = f" ({', '.join(group.tags)})" if group.tags else ""
     return f"Group {index}{tags}: {mean}"
 
@@ -306,7 +302,7 @@ def _tip(place: int, tokens: list[int], advantages: list[float | None], logprobs
         "kept out of the loss" if value is None else f"advantage {value:.6g}",
     ]
     if logprobs is not None:
-        lines.append(f"logprob {logprobs[place]:.4f}, probability {math.exp(logprobs[place]):.3g}")
+        lines.append(f"logprob {logprobs[place]:.4f}, probability {math.exp(min(logprobs[place], 0.0)):.3g}")
     return "\n".join(lines)
 
 

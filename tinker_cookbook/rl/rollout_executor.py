@@ -22,6 +22,10 @@ from tinker_cookbook.utils.trace import IterationWindow, SpanRecord, collect_int
 T = TypeVar("T")
 R = TypeVar("R")
 
+_MAX_DEPTH = (
+    5  # attributes of attributes that are looked at to find what cannot be pickled; there may be cycles
+)
+
 _executor: ContextVar[Executor | None] = ContextVar("rollout_executor", default=None)
 
 
@@ -144,7 +148,7 @@ def _packed(task: _Task[Any, Any]) -> bytes:
     try:
         return pickle.dumps(task)
     except Exception as error:
-        where, culprit = _unpicklable_part("argument", task.argument)
+        where, culprit = _unpicklable_part(type(task.argument).__name__, task.argument, _MAX_DEPTH)
         raise ConfigurationError(
             f"{where} ({type(culprit).__name__}) cannot be sent to another process: {error}. Functions and classes "
             "must be defined in a module and not within a function; what holds a lock, a file or a connection is best "
@@ -152,11 +156,11 @@ def _packed(task: _Task[Any, Any]) -> bytes:
         ) from error
 
 
-def _unpicklable_part(name: str, value: Any) -> tuple[str, Any]:
+def _unpicklable_part(name: str, value: Any, depth: int) -> tuple[str, Any]:
     """The innermost attribute that pickle refuses."""
-    for key, part in _parts(value).items():
+    for key, part in _parts(value).items() if depth else ():
         if not _can_be_pickled(part):
-            return _unpicklable_part(f"{type(value).__name__}.{key}", part)
+            return _unpicklable_part(f"{type(value).__name__}.{key}", part, depth - 1)
     return name, value
 
 

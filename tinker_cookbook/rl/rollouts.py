@@ -238,7 +238,7 @@ async def do_group_rollout_and_filter_constant_reward(
 
 @dataclass
 class RolloutErrorCounter:
-    """Of a whole run. Groups that are left out because all their rewards are the same are no errors: not given to it."""
+    """Of a whole run. A group that is left out because all its rewards are the same is no error: keep it away."""
 
     counts: Counter[str] = field(default_factory=Counter)  # by type of error
     groups_skipped: int = 0

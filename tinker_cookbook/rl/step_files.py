@@ -11,6 +11,7 @@ from tinker_cookbook.tokenizer_utils import Tokenizer
 from tinker_cookbook.training_run import TrainingRun
 from tinker_cookbook.utils import logtree
 from tinker_cookbook.utils.curves import save_curve_png
+from tinker_cookbook.utils.logtree.transfer import graft, take_branch
 from tinker_cookbook.utils.misc_utils import local_folder, safezip
 
 REWARD = "env/all/reward/total"
@@ -37,14 +38,14 @@ def _log_groups(batch: Batch, most: int, tokenizer: Tokenizer) -> None:
     for rolled in batch.whole_groups[:most]:
         tags, sampler = rolled.builder.logging_tags(), rolled.sampling_client_step
         log_groups([ReportGroup(rolled.group, tags, data.get(rolled.id), sampler)], tokenizer)
-        logtree.adopt(rolled.log)
+        graft(take_branch(rolled.log))
 
 
 def _by_member(minibatch: Minibatch) -> dict[GroupId, list[list[tinker.Datum]]]:
     data_PG: list[list[list[tinker.Datum]]] = [
         [[] for _ in rolled.group.trajectories_G] for rolled in minibatch.rolled_P
     ]
-    for datum, where in safezip(minibatch.all_data, minibatch.metadata_D):
+    for datum, where in safezip(minibatch.data_D, minibatch.metadata_D):
         data_PG[where["group_idx"]][where["traj_idx"]].append(datum)
     return {rolled.id: data_G for rolled, data_G in safezip(minibatch.rolled_P, data_PG)}
 

@@ -39,7 +39,6 @@ from tinker_cookbook.rl.rollouts import (
     run_group_rollout,
     set_rollout_executor,
 )
-from tinker_cookbook.rl.seeds import derive_seed
 from tinker_cookbook.rl.setup import Plan, context_window, kl_penalty, make_evaluators, make_plan
 from tinker_cookbook.rl.step_files import REWARD, draw_curves, write_step_files
 from tinker_cookbook.rl.types import EnvGroupBuilder, RolloutError, TrajectoryGroup
@@ -49,6 +48,7 @@ from tinker_cookbook.training_run import TrainingRun, training_run
 from tinker_cookbook.utils import trace
 from tinker_cookbook.utils.concurrency import finish_despite_cancel, gather_or_cancel
 from tinker_cookbook.utils.lr_scheduling import compute_schedule_lr_multiplier
+from tinker_cookbook.utils.seeds import derive_seed
 
 __all__ = [
     "AsyncConfig",
@@ -167,8 +167,9 @@ class Trainer:
             termination=config.effective_termination(),
             enable_logging=group.id.index < config.num_groups_to_log,
         )
+        limit = asyncio.timeout(config.group_timeout_seconds or None)
         try:
-            async with asyncio.timeout(config.group_timeout_seconds or None) as limit:
+            async with limit:
                 return await run_group_rollout(request)
         except TimeoutError as error:
             if not limit.expired():
@@ -187,7 +188,6 @@ class Trainer:
             "(rollout_error_tolerance=True), or raise the limit"
         ) from error
 
-    @trace.scope
     async def _collect(self, batch: Batch, count: int | None) -> list[RolledOut]:
         """The next groups to train on, in the order of the data. None: all there are.
 
@@ -222,7 +222,10 @@ class Trainer:
         streaming = config.stream_minibatch_config is not None
         sizes = self._minibatch_sizes()
         for index, size in enumerate(sizes):
-            data_D = await self._add_minibatch(batch, await self._collect(batch, size))
+            async with trace.scope_span("sampling"):
+                rolled_P = await self._collect(batch, size)
+            async with trace.scope_span("prepare_minibatch"):
+                data_D = await self._add_minibatch(batch, rolled_P)
             if data_D and not update.data_D:
                 self._activity.begin("training")
             if not streaming:
@@ -244,7 +247,6 @@ class Trainer:
         sizes: list[int | None] = [stream.groups_per_batch // parts] * parts
         return sizes if self._groups_per_step is not None else [*sizes[:-1], None]
 
-    @trace.scope
     async def _add_minibatch(self, batch: Batch, rolled_P: list[RolledOut]) -> list[tinker.Datum]:
         """The data to send; what it was made of is noted in the batch."""
         config = self._config

@@ -100,7 +100,7 @@ def _own_advantages(datum: tinker.Datum) -> list[float | None]:
 def mean_advantage(data_D: Sequence[tinker.Datum]) -> float | None:
     """Over the tokens that are trained on; a penalty may have made them differ within a trajectory."""
     values = [value for datum in data_D for value in _own_advantages(datum) if value is not None]
-    return math.fsum(values) / len(values) if values else None
+    return sum(values) / len(values) if values else None
 
 
 def largest_advantage(data_G: Sequence[Sequence[tinker.Datum]]) -> float | None:

@@ -31,7 +31,6 @@ class Update:
         self._unapplied = 0  # gradients that no optimizer step has used yet
         self.data_D: list[tinker.Datum] = []
 
-    @trace.scope
     async def add(self, data_D: Sequence[tinker.Datum]) -> None:
         """Accumulate the gradient of these."""
         if not data_D:
@@ -46,7 +45,6 @@ class Update:
         self._unapplied += 1
         self.data_D += data_D
 
-    @trace.scope
     async def step(self) -> None:
         """An optimizer step on what was added since the last; none if that is nothing."""
         if self._unapplied:
@@ -57,11 +55,11 @@ class Update:
     def optimizer_steps(self) -> int:
         return len(self._steps)
 
-    @trace.scope
     async def results(self) -> tuple[list[torch.Tensor], Metrics]:
         """Logprobs of the trainer for all data in the order they were added, and the server's metrics."""
-        outputs = [await gradient.result_async() for gradient in self._gradients]
-        answers = [await step.result_async() for step in self._steps]
+        async with trace.scope_span("train_step"):
+            outputs = [await gradient.result_async() for gradient in self._gradients]
+            answers = [await step.result_async() for step in self._steps]
         metrics = reduce_metrics([output.metrics for output in outputs])
         if answers:
             metrics |= answers[-1].metrics or {}
@@ -79,6 +77,8 @@ def reduce_metrics(parts: Sequence[Mapping[str, float]]) -> Metrics:
     """`loss:sum` of several calls is their sum, `logprob_gap:max` their maximum; what has no such suffix, the mean."""
     reduced: Metrics = {}
     for key in dict.fromkeys(key for part in parts for key in part):
+        if key.startswith("logprob_gap:"):  # which compute_kl_sample_train gives, for servers that don't
+            continue
         values = [part[key] for part in parts if key in part]
         match key.rpartition(":")[2]:
             case "sum":

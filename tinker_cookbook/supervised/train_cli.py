@@ -9,27 +9,22 @@ user can get wrong is looked at before training starts.
 import asyncio
 import functools
 import logging
-import os
 import re
 import sys
-import threading
 from collections.abc import Sequence
-from concurrent.futures import Future
 from typing import NamedTuple
 
 import chz
-from tinker.types import SupportedModel
 
-from tinker_cookbook import hyperparam_utils, model_info, service
-from tinker_cookbook.cli_utils import LogdirBehavior, check_log_dir
+from tinker_cookbook import hyperparam_utils, model_info
+from tinker_cookbook.cli_utils import LogdirBehavior, check_holds_run_of, check_log_dir, run_folder
+from tinker_cookbook.command_line import run_command
 from tinker_cookbook.eval.evaluators import EvaluatorBuilder
 from tinker_cookbook.exceptions import ConfigurationError
 from tinker_cookbook.local_models import without_variant
 from tinker_cookbook.renderers import TrainOnWhat
-from tinker_cookbook.stores.storage import storage_for_reading
-from tinker_cookbook.stores.training_store import TrainingRunStore
+from tinker_cookbook.served_models import ServedModel, served_model
 from tinker_cookbook.supervised import train
-from tinker_cookbook.supervised.command_line import run_command
 from tinker_cookbook.supervised.data import FromConversationFileBuilder
 from tinker_cookbook.supervised.rows import OnBadRow, open_rows
 from tinker_cookbook.supervised.sample_evaluator import SampleEvaluator
@@ -39,7 +34,6 @@ from tinker_cookbook.utils.lr_scheduling import LRSchedule
 logger = logging.getLogger(__name__)
 
 _MAX_LENGTH = 4096
-_PATIENCE_SECONDS = 150  # the SDK would go on trying for many minutes; an engine may take two to start
 
 
 @chz.chz
@@ -119,7 +113,7 @@ class CLIConfig:
 def build_config(cli: CLIConfig) -> train.Config:
     """All that is left open decided, and all data checked."""
     rows = len(open_rows(cli.dataset, subset=cli.subset, split=cli.split))
-    model = _served_model(cli)
+    model = served_model(cli.model_name, cli.base_url)
     sizes = Sizes.for_rows(rows, cli)
     builder = _builder(cli, model, sizes)
     common = builder.common_config
@@ -160,7 +154,7 @@ def build_config(cli: CLIConfig) -> train.Config:
     )
 
 
-def _builder(cli: CLIConfig, model: "ServedModel", sizes: "Sizes") -> FromConversationFileBuilder:
+def _builder(cli: CLIConfig, model: ServedModel, sizes: "Sizes") -> FromConversationFileBuilder:
     max_length = cli.max_length
     if max_length is None:
         max_length = min(_MAX_LENGTH, model.context or _MAX_LENGTH)
@@ -206,46 +200,6 @@ class Sizes(NamedTuple):
         )
 
 
-class ServedModel(NamedTuple):
-    name: str
-    context: int | None  # tokens it can read and write, if the server says
-
-
-def _served_model(cli: CLIConfig) -> ServedModel:
-    served = [model for model in _supported_models(cli.base_url) if model.trainable is not False]
-    contexts = {model.model_name: model.max_context_length for model in served if model.model_name}
-    if not contexts:
-        raise ConfigurationError("the server has no model that can be trained")
-    if cli.model_name is None:
-        name, *others = contexts
-        if others:
-            logger.info("no model_name is given: %s; the server also has %s", name, ", ".join(others))
-        return ServedModel(name, contexts[name])
-    name = cli.model_name
-    known = next((each for each in (name, without_variant(name)) if each in contexts), None)
-    if known is None:
-        raise ConfigurationError(f"the server has no model {name}; it has {', '.join(contexts)}")
-    return ServedModel(name, contexts[known])
-
-
-def _supported_models(base_url: str | None) -> Sequence[SupportedModel]:
-    answer: Future[Sequence[SupportedModel]] = Future()
-
-    def ask() -> None:
-        try:
-            answer.set_result(service.connect(base_url).get_server_capabilities().supported_models)
-        except BaseException as error:  # the boundary of the thread: raised again by the one who waits
-            answer.set_exception(error)
-
-    # A thread that nobody waits for at the end: the SDK cannot be told to give up sooner.
-    threading.Thread(target=ask, daemon=True).start()
-    try:
-        return answer.result(_PATIENCE_SECONDS)
-    except TimeoutError as error:
-        server = base_url or os.environ.get("TINKER_BASE_URL", "of the Tinker API")
-        raise ConfigurationError(f"the server {server} does not answer; is it running?") from error
-
-
 def _sampling(
     cli: CLIConfig, builder: FromConversationFileBuilder, model: ServedModel
 ) -> list[EvaluatorBuilder]:
@@ -271,29 +225,13 @@ def _sampling(
 
 
 def default_log_path(dataset: str, model_name: str) -> str:
-    """The same data and model are the same run, which the same command goes on with."""
     data = dataset.rstrip("/").split("/")[-1].split(".")[0]
-    model = without_variant(model_name).split("/")[-1]
-    return "runs/" + re.sub(r"[^A-Za-z0-9._]+", "-", f"sft-{data}-{model}")
-
-
-def check_holds_supervised_run(log_path: str) -> None:
-    """Refuses a directory with anything but a run of this trainer, which would be mixed up with it, or deleted."""
-    storage = storage_for_reading(log_path)
-    names = storage.list_dir("")
-    if not set(names) - {"logs.log"}:  # all there is of a run that was ended at once
-        return
-    config = TrainingRunStore(storage).read_config()
-    if config is None:
-        raise ConfigurationError(f"{log_path} holds {names[0]} and no run; choose another log_path")
-    ours = f"{train.Config.__module__}.{train.Config.__qualname__}"
-    if (found := config.get("__class__")) != ours:
-        raise ConfigurationError(f"{log_path} holds a run of another kind ({found}); choose another log_path")
+    return run_folder("sft", data, without_variant(model_name).split("/")[-1])
 
 
 def run(cli: CLIConfig) -> None:
     config = build_config(cli)
-    check_holds_supervised_run(config.log_path)
+    check_holds_run_of(train.Config, config.log_path)
     check_log_dir(config.log_path, cli.behavior_if_log_dir_exists)
     asyncio.run(train.main(config))
 

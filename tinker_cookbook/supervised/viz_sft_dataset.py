@@ -14,10 +14,10 @@ import chz
 import tinker
 
 from tinker_cookbook import model_info
+from tinker_cookbook.command_line import run_command
 from tinker_cookbook.display import colorize_example
 from tinker_cookbook.exceptions import ConfigurationError
 from tinker_cookbook.renderers import TrainOnWhat
-from tinker_cookbook.supervised.command_line import run_command
 from tinker_cookbook.supervised.data import FromConversationFileBuilder
 from tinker_cookbook.supervised.types import (
     ChatDatasetBuilder,

@@ -171,6 +171,15 @@ def test_odd_groups():
     ]
 
 
+def test_numbers_without_bounds_do_not_end_a_run():
+    group = sums("42", "41", "1")
+    group.final_rewards_G[:] = [math.inf, -math.inf, 0.0]
+    group.trajectories_G[0].transitions[0].ac.logprobs[:2] = [math.nan, 1e9]
+    page = page_of(sample.trained(group, []))
+    assert page.all("h2")[0].text == "Group 0: mean reward nan of 3"
+    assert titles(page)[0].startswith("Member 0, the best: reward inf")
+
+
 def test_a_member_without_logprobs_or_data_is_shown():
     group = sums("42", "41")
     for trajectory in group.trajectories_G:

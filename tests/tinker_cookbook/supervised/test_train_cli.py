@@ -14,11 +14,11 @@ from chz.blueprint import EntrypointHelpException
 from tinker.types import RequestErrorCategory
 
 from tests.tinker_cookbook.supervised.numbers import TINY
-from tinker_cookbook import service
+from tinker_cookbook import served_models, service
 from tinker_cookbook.cli_utils import LogdirBehavior
+from tinker_cookbook.command_line import run_command
 from tinker_cookbook.exceptions import ConfigurationError, DataFormatError
 from tinker_cookbook.supervised import train, train_cli
-from tinker_cookbook.supervised.command_line import run_command
 from tinker_cookbook.supervised.sample_evaluator import SampleEvaluator
 from tinker_cookbook.supervised.train_cli import CLIConfig, Sizes, build_config, default_log_path
 from tinker_cookbook.utils.config_dump import dump_config
@@ -117,7 +117,7 @@ def test_a_server_without_models(dataset, served):
 def test_a_server_that_does_not_answer_is_given_up(dataset, monkeypatch):
     over = threading.Event()
     monkeypatch.setattr(service, "connect", lambda *_: over.wait(60))
-    monkeypatch.setattr(train_cli, "_PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(served_models, "_PATIENCE_SECONDS", 0.01)
     with pytest.raises(ConfigurationError, match="http://there does not answer"):
         build_config(CLIConfig(dataset=dataset, base_url="http://there"))
     over.set()

@@ -13,13 +13,13 @@ import chz
 
 from tinker_cookbook.checkpoint_utils import resolve_renderer_name_from_checkpoint_or_default
 from tinker_cookbook.cli_utils import LogdirBehavior, check_log_dir
+from tinker_cookbook.command_line import run_command
 from tinker_cookbook.eval.evaluators import EvaluatorBuilder
 from tinker_cookbook.recipes.chat_sl.chat_datasets import KnightBuilder, NoRobotsBuilder, Tulu3Builder
 from tinker_cookbook.recipes.knights import KnightEvaluatorBuilder
 from tinker_cookbook.recipes.launch import TINY_MODEL, example_path, learning_rate_for
 from tinker_cookbook.renderers import TrainOnWhat
 from tinker_cookbook.supervised import train
-from tinker_cookbook.supervised.command_line import run_command
 from tinker_cookbook.supervised.data import FromConversationFileBuilder
 from tinker_cookbook.supervised.types import ChatDatasetBuilder, ChatDatasetBuilderCommonConfig
 from tinker_cookbook.utils.lr_scheduling import LRSchedule

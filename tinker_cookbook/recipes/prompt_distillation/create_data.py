@@ -13,13 +13,13 @@ from pathlib import Path
 
 import chz
 
+from tinker_cookbook.command_line import run_command
 from tinker_cookbook.exceptions import DataValidationError
 from tinker_cookbook.recipes.asking import ask
 from tinker_cookbook.recipes.launch import TINY_MODEL, example_path
 from tinker_cookbook.recipes.prompt_distillation.models import open_model
 from tinker_cookbook.recipes.prompt_distillation.tasks import DistillationTask, Item, get_task, read_items
 from tinker_cookbook.renderers import Message
-from tinker_cookbook.supervised.command_line import run_command
 from tinker_cookbook.utils.atomic_file import write_text_atomically
 
 SHOWN = 3  # answers without a label that are shown

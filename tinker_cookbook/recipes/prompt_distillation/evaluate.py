@@ -12,13 +12,13 @@ from pathlib import Path
 import chz
 
 from tinker_cookbook.checkpoint_utils import get_last_checkpoint
+from tinker_cookbook.command_line import run_command
 from tinker_cookbook.exceptions import CheckpointError
 from tinker_cookbook.recipes.launch import TINY_MODEL
 from tinker_cookbook.recipes.prompt_distillation.evaluator import Score, score
 from tinker_cookbook.recipes.prompt_distillation.models import open_model
 from tinker_cookbook.recipes.prompt_distillation.tasks import DistillationTask, get_task
 from tinker_cookbook.recipes.prompt_distillation.train import default_log_path
-from tinker_cookbook.supervised.command_line import run_command
 from tinker_cookbook.utils.atomic_file import write_text_atomically
 
 SHOWN = 4  # texts of which the answers are shown

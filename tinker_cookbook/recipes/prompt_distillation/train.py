@@ -12,6 +12,7 @@ import chz
 
 from tinker_cookbook.checkpoint_utils import resolve_renderer_name_from_checkpoint_or_default
 from tinker_cookbook.cli_utils import LogdirBehavior, check_log_dir
+from tinker_cookbook.command_line import run_command
 from tinker_cookbook.exceptions import ConfigurationError
 from tinker_cookbook.recipes.launch import TINY_MODEL, example_path, learning_rate_for
 from tinker_cookbook.recipes.prompt_distillation.create_data import default_file
@@ -19,7 +20,6 @@ from tinker_cookbook.recipes.prompt_distillation.evaluator import LabelEvaluator
 from tinker_cookbook.recipes.prompt_distillation.tasks import get_task
 from tinker_cookbook.renderers import TrainOnWhat
 from tinker_cookbook.supervised import train
-from tinker_cookbook.supervised.command_line import run_command
 from tinker_cookbook.supervised.data import FromConversationFileBuilder
 from tinker_cookbook.supervised.types import ChatDatasetBuilderCommonConfig
 from tinker_cookbook.utils.lr_scheduling import LRSchedule

@@ -24,7 +24,6 @@ from tinker_cookbook.utils.logtree.page import Theme, write_html_with_default_st
 from tinker_cookbook.utils.logtree.tables import table, table_from_dict, table_from_dict_of_lists
 from tinker_cookbook.utils.logtree.tree import (
     Trace,
-    adopt,
     flush_trace,
     init_trace,
     optional_enable_logging,
@@ -42,7 +41,6 @@ __all__ = [
     "Node",
     "Theme",
     "Trace",
-    "adopt",
     "details",
     "flush_trace",
     "header",

@@ -1,4 +1,4 @@
-"""What a worker process logged, put into the report of the process that sent it off."""
+"""What was logged elsewhere, in a worker process or before a report was begun, put into that report."""
 
 import re
 from dataclasses import dataclass, replace
@@ -34,15 +34,10 @@ def graft(branch: Branch) -> None:
 def _moved(child: Node | str, position: Position) -> Node | str:
     if isinstance(child, str):
         return child
-    attrs = dict(child.attrs)
+    tag, attrs = child.tag, dict(child.attrs)
     if "lt-section" in attrs.get("class", "").split():
         attrs["id"] = position.trace.next_section_id()
-    children = [_moved(grandchild, position) for grandchild in child.children]
-    return replace(child, tag=_lowered(child, position.depth), attrs=attrs, children=children)
-
-
-def _lowered(node: Node, depth: int) -> str:
-    found = _HEADING.fullmatch(node.tag)
-    if found is None:
-        return node.tag
-    return f"h{min(int(found[1]) + depth, 6)}"
+    if found := _HEADING.fullmatch(tag):
+        tag = f"h{min(int(found[1]) + position.depth, 6)}"
+        attrs["class"] = f"lt-{tag}"
+    return replace(child, tag=tag, attrs=attrs, children=[_moved(part, position) for part in child.children])

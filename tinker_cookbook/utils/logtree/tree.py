@@ -50,10 +50,6 @@ class Trace:
     def add_css(self, css: str) -> None:
         self._css[css] = None
 
-    @property
-    def css(self) -> tuple[str, ...]:
-        return tuple(self._css)
-
     def next_section_id(self) -> str:
         return f"s{next(self._section_numbers)}"
 
@@ -64,7 +60,7 @@ class Trace:
     def head_html(
         self, theme: Theme | None = None, title: str | None = None, extra_head: str | None = None
     ) -> str:
-        return page.head(self.title if title is None else title, theme, self.css, extra_head)
+        return page.head(self.title if title is None else title, theme, tuple(self._css), extra_head)
 
     def get_html(self) -> str:
         return page.document(self.head_html(), self.body_html())
@@ -264,26 +260,6 @@ def scope_details(summary: str) -> Iterator[None]:
     position.node.children.append(node)
     with _inside(position.trace, node, position.depth):
         yield
-
-
-def adopt(other: Trace) -> None:
-    """Put what another report holds here: that of work which was begun before this report was."""
-    position = current_position()
-    if position is None:
-        return
-    for css in other.css:
-        position.trace.add_css(css)
-    for node in _nodes(other.root):
-        if isinstance(node, Section):
-            node.attrs["id"] = position.trace.next_section_id()
-    position.node.children.extend(other.root.children)
-
-
-def _nodes(node: Node) -> Iterator[Node]:
-    yield node
-    for child in node.children:
-        if isinstance(child, Node):
-            yield from _nodes(child)
 
 
 @contextlib.contextmanager

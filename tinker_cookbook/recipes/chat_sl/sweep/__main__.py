@@ -16,12 +16,12 @@ from typing import Any
 
 import chz
 
+from tinker_cookbook.command_line import run_command
 from tinker_cookbook.exceptions import ConfigurationError, TrainingError
 from tinker_cookbook.recipes.chat_sl.sweep import analyze
 from tinker_cookbook.recipes.chat_sl.sweep.results import collect_rows
 from tinker_cookbook.recipes.chat_sl.sweep.running import MainFn, run
 from tinker_cookbook.recipes.launch import TINY_MODEL, example_path
-from tinker_cookbook.supervised.command_line import run_command
 
 RECIPES = {
     "sft": "tinker_cookbook.recipes.chat_sl.train",

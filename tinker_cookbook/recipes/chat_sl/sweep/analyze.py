@@ -8,6 +8,7 @@ from pathlib import Path
 
 import chz
 
+from tinker_cookbook.command_line import run_command
 from tinker_cookbook.exceptions import ConfigurationError
 from tinker_cookbook.recipes.chat_sl.sweep import plot
 from tinker_cookbook.recipes.chat_sl.sweep.results import (
@@ -17,7 +18,6 @@ from tinker_cookbook.recipes.chat_sl.sweep.results import (
     recommendations_text,
     text_table,
 )
-from tinker_cookbook.supervised.command_line import run_command
 from tinker_cookbook.utils.atomic_file import write_text_atomically
 
 RESULTS, PLOT, RECOMMENDATIONS = "results.csv", "loss_vs_lr.html", "recommendations.json"
