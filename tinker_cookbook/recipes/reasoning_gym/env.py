@@ -33,6 +33,7 @@ SPLIT_DISTANCE = (
     2**30
 )  # between the seeds to train and to test on: problem i of a data set has its seed plus i
 SEED_DISTANCE = 1_000_003  # between those of one seed and of the next
+TEST_DRAWS = 4  # problems drawn for each to test on, since some are the same
 MOST_REDRAWS = 50  # for a problem that is also one to test on
 
 
@@ -103,17 +104,21 @@ class ReasoningGymEnv(ScoredProblemEnv):
 class TaskProblems:
     """The problems of one task, by number."""
 
-    def __init__(self, task: str, config: Mapping[str, Any], seed: int):
+    def __init__(self, task: str, config: Mapping[str, Any], *, train_size: int, test_size: int, seed: int):
         self.task = task
         self.config = json.dumps(dict(config), sort_keys=True)
-        self._train = _create(task, config, seed * SEED_DISTANCE % SPLIT_DISTANCE)
-        self._test = _create(task, config, seed * SEED_DISTANCE % SPLIT_DISTANCE + SPLIT_DISTANCE)
+        first = seed * SEED_DISTANCE % SPLIT_DISTANCE
+        self._train_size = train_size
+        self._train = _create(task, config, train_size, first)
+        self._test = _create(task, config, test_size * TEST_DRAWS, first + SPLIT_DISTANCE)
+        self._test_size = test_size
         self._tested: set[str] = set()
 
-    def hold_out(self, count: int) -> list[dict[str, Any]]:
+    def hold_out(self) -> list[dict[str, Any]]:
         """Different problems to test on, which `to_train_on` leaves out. Fewer if the task has no more."""
+        count = self._test_size
         found: dict[str, dict[str, Any]] = {}
-        for index in range(count * 10):
+        for index in range(count * TEST_DRAWS):
             if len(found) == count:
                 break
             entry = self._test[index]
@@ -129,22 +134,22 @@ class TaskProblems:
             entry = self._train[index]
             if entry["question"] not in self._tested:
                 return entry
-            index = redraw.randrange(SPLIT_DISTANCE // 2)
+            index = redraw.randrange(self._train_size)
         raise ConfigurationError(
             f"nearly every problem of {self.task} is among the {len(self._tested)} to test on; lower test_size, or "
             "give the task options with which it has more problems"
         )
 
 
-def _create(task: str, config: Mapping[str, Any], seed: int) -> Any:
-    """Its size is how far indices go; nothing is made before it is asked for."""
+def _create(task: str, config: Mapping[str, Any], size: int, seed: int) -> Any:
+    """Most tasks make a problem when it is asked for, and some all of them at once."""
     package = load_package()
     if task not in package.factory.DATASETS:
         known = sorted(package.factory.DATASETS)
         near = difflib.get_close_matches(task, known, n=5) or known
         raise ConfigurationError(f"reasoning-gym has no task {task!r}; it has {', '.join(near)}")
     try:
-        return package.create_dataset(task, size=SPLIT_DISTANCE, seed=seed, **config)
+        return package.create_dataset(task, size=max(1, size), seed=seed, **config)
     except (TypeError, AssertionError, ValueError) as error:
         raise ConfigurationError(
             f"{task} does not take the options {json.dumps(dict(config))}: {error}"
@@ -254,7 +259,14 @@ class ReasoningGymBuilder(RLDatasetBuilder):
     async def __call__(self) -> tuple[RLDataset, RLDataset | None]:
         weights = parse_tasks(self.task)
         sources = [
-            await asyncio.to_thread(TaskProblems, task, self._options(task, weights), self.seed)
+            await asyncio.to_thread(
+                TaskProblems,
+                task,
+                self._options(task, weights),
+                train_size=self.batch_size * self.n_batches,
+                test_size=self.test_size,
+                seed=self.seed,
+            )
             for task in weights
         ]
         tokenizer = await asyncio.to_thread(get_tokenizer, self.model_name_for_tokenizer)
@@ -286,8 +298,7 @@ class ReasoningGymBuilder(RLDatasetBuilder):
         if not self.test_size:
             return None
         groups = [
-            [group_of(source, entry, env_class, 1) for entry in source.hold_out(self.test_size)]
-            for source in sources
+            [group_of(source, entry, env_class, 1) for entry in source.hold_out()] for source in sources
         ]
         return HeldOutDataset(list(itertools.chain.from_iterable(groups)))
 
