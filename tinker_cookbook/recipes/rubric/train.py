@@ -10,12 +10,12 @@ from pathlib import Path
 
 import chz
 
+from tinker_cookbook.command_line import run_command
 from tinker_cookbook.recipes.rl_launch import RLCLIConfig, renderer_for, rl_config, run_training
 from tinker_cookbook.recipes.rubric import generate_data
 from tinker_cookbook.recipes.rubric.env import GraderConfig, RubricDatasetBuilder
 from tinker_cookbook.recipes.rubric.generate_data import DataName
 from tinker_cookbook.rl import train
-from tinker_cookbook.command_line import run_command
 
 
 @chz.chz
