@@ -1,0 +1,1 @@
+"""Reinforcement learning on the tasks of the package reasoning-gym: a hundred kinds of problems without end."""

@@ -1,0 +1,1 @@
+"""Reinforcement learning on what a model thinks of the answers: it grades them against a rubric."""
