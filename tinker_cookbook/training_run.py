@@ -262,8 +262,8 @@ class TrainingRun:
     # --- the end -------------------------------------------------------------------------------------
 
     async def finish(self) -> None:
-        """Evaluate the final weights and save them; nothing, if the run was complete before."""
-        if not self.steps:
+        """Evaluate the final weights and save them; nothing, if that was done before."""
+        if not self.steps and (self.resumed_from is None or self.resumed_from.final):
             await self.checkpoints.finalize_async()
             return
         evaluators = [evaluator for every, some in self._evaluators if every for evaluator in some]

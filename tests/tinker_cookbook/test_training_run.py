@@ -99,6 +99,22 @@ def test_an_interrupted_run_makes_every_update_once(fake, tmp_path, stop_at, ahe
     assert final["elapsed_tokens"] == 60
 
 
+def test_interrupted_in_the_final_evaluation_it_is_made_and_the_weights_saved_the_next_time(fake, tmp_path):
+    class Interrupted(TrainingClientEvaluator):
+        async def __call__(self, training_client: Any):
+            if len(training_client.weights) == 3:
+                raise asyncio.CancelledError
+            return {}
+
+    run_config = config(tmp_path)
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(train(run_config, 3, evaluators=[(1, [Interrupted()])]))
+    asyncio.run(train(run_config, 3, evaluators=[(1, [Loss()])]))
+    assert rows(run_config)[-1]["test/updates"] == 3
+    assert rows(run_config, "checkpoints.jsonl")[-1]["final"] is True
+    assert len(fake.stored["tinker://fake/sampler_weights/final"]) == 3
+
+
 def test_interrupted_before_the_first_update_saves_nothing(fake, tmp_path):
     run_config = config(tmp_path)
     with pytest.raises(asyncio.CancelledError):

@@ -78,8 +78,8 @@ async def make_data(
     """Datums, of which group and member each is, and the figures of the penalty."""
     if penalty is None and advantage != "reward" and any(len(each.trajectories_G) == 1 for each in groups_P):
         logger.warning(
-            "a group of one has nothing to compare its reward with: its advantage is 0, and nothing is learned from it. "
-            "Make groups larger, or set advantage=reward"
+            "a group of one has nothing to compare its reward with: its advantage is 0, and nothing is learned from "
+            "it. Make groups larger, or set advantage=reward"
         )
     advantages_P = compute_advantages(groups_P, advantage)
     data_D, metadata_D = _with_actions(*assemble_training_data(groups_P, advantages_P))

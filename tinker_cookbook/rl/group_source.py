@@ -57,6 +57,9 @@ class GroupSource:
         self.done(group_id)
         self._again.append(replace(group_id, attempt=group_id.attempt + 1))
 
+    async def size_of_batch(self, batch: int) -> int:
+        return len(await self._batch(batch))
+
     @property
     def exhausted(self) -> bool:
         """Every group of the data set is done."""
@@ -99,8 +102,8 @@ class GroupSource:
         batch = await self._batch(group_id.batch)
         if group_id.index >= len(batch):
             raise DataError(
-                f"batch {group_id.batch} of {type(self._dataset).__name__} has {len(batch)} groups, and had more before: "
-                "get_batch must give the same groups for the same index whenever it is asked"
+                f"batch {group_id.batch} of {type(self._dataset).__name__} has {len(batch)} groups, and had more "
+                "before: get_batch must give the same groups for the same index whenever it is asked"
             )
         return batch[group_id.index].builder
 

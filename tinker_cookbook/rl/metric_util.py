@@ -161,6 +161,7 @@ class RLTestSetEvaluator(RecordingEvaluator):
         termination: TerminationRewardPolicy | None = None,
         context_window: int | None = None,
         seed: int | None = None,
+        group_timeout_seconds: float = 0.0,
     ):
         """With a `seed`, every evaluation of the same weights samples the same."""
         self.name = name
@@ -173,6 +174,7 @@ class RLTestSetEvaluator(RecordingEvaluator):
         self._termination = termination
         self._context_window = context_window
         self._seed = seed
+        self._group_timeout_seconds = group_timeout_seconds
 
     async def __call__(
         self,
@@ -192,6 +194,8 @@ class RLTestSetEvaluator(RecordingEvaluator):
                 strategy=self._strategy,
                 termination=self._termination,
                 enable_logging=index < self._num_groups_to_log,
+                timeout_seconds=self._group_timeout_seconds,
+                name=f"group {index} of the {self.name} set",
             )
             return await run_group_rollout(request)
 

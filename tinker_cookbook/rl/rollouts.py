@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import tinker
 
 from tinker_cookbook.completers import TinkerTokenCompleter, TokenCompleter
-from tinker_cookbook.exceptions import AllTrajectoriesFailedError, EnvError
+from tinker_cookbook.exceptions import AllTrajectoriesFailedError, EnvError, TrainingError
 from tinker_cookbook.rl.rollout_cleanup import cleaned_up, release
 from tinker_cookbook.rl.rollout_executor import get_rollout_executor, run_elsewhere, set_rollout_executor
 from tinker_cookbook.rl.rollout_limits import TerminationRewardPolicy
@@ -166,6 +166,8 @@ class RolloutRequest:
     strategy: RolloutStrategy = field(default_factory=FailFast)
     termination: TerminationRewardPolicy | None = None
     enable_logging: bool = True  # into the current logtree scope
+    timeout_seconds: float = 0.0  # of the whole group; 0 for no limit
+    name: str = "a group"  # in messages
 
     def policy(self) -> TinkerTokenCompleter:
         return TinkerTokenCompleter(
@@ -182,6 +184,30 @@ class FailedGroup:
 
 async def run_group_rollout(request: RolloutRequest) -> TrajectoryGroup | FailedGroup:
     """Through the executor that was set, else here. Errors that the strategy does not tolerate are raised."""
+    limit = asyncio.timeout(request.timeout_seconds or None)
+    try:
+        async with limit:
+            return await _run_somewhere(request)
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        return _took_too_long(request, error)
+
+
+def _took_too_long(request: RolloutRequest, error: TimeoutError) -> FailedGroup:
+    what = (
+        f"{request.name} ({type(request.env_group_builder).__name__}) was not done after "
+        f"group_timeout_seconds={request.timeout_seconds:g}: an environment or a grader hangs"
+    )
+    if request.strategy.catches_group_errors:
+        return FailedGroup([RolloutError(type(error).__name__, what)])
+    raise TrainingError(
+        f"{what}. Give its episodes a limit (RolloutLimits.rollout_timeout_seconds), go on without such groups "
+        "(rollout_error_tolerance=True), or raise the limit"
+    ) from error
+
+
+async def _run_somewhere(request: RolloutRequest) -> TrajectoryGroup | FailedGroup:
     executor = get_rollout_executor()
     with logtree.optional_enable_logging(request.enable_logging):
         if executor is None:

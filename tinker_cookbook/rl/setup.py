@@ -1,6 +1,5 @@
 """What a run of reinforcement learning needs before its first step."""
 
-import asyncio
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -51,7 +50,7 @@ async def _by_size(config: Config, size: int, dataset: RLDataset, resume_state: 
     if "cursor" in resume_state:
         await source.restore(resume_state)
     source.open_until(len(dataset))
-    groups = len(dataset) * len(await asyncio.to_thread(dataset.get_batch, 0))
+    groups = len(dataset) * await source.size_of_batch(0)
     if not groups:
         raise ConfigurationError(f"the first batch of {type(dataset).__name__} has no groups")
     planned = math.ceil(groups / size)
@@ -97,6 +96,7 @@ def make_evaluators(
                 termination=config.effective_termination(),
                 context_window=window,
                 seed=config.seed,
+                group_timeout_seconds=config.group_timeout_seconds,
             )
         )
     return [(config.eval_every, evaluators)]

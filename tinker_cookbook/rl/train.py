@@ -18,7 +18,6 @@ import chz
 import tinker
 from tqdm import tqdm
 
-from tinker_cookbook.exceptions import TrainingError
 from tinker_cookbook.rl.activity import Activity
 from tinker_cookbook.rl.batch import Batch, KLPenalty, Minibatch, in_order, make_data
 from tinker_cookbook.rl.config import AsyncConfig, Config, KLReferenceConfig, StreamMinibatchConfig
@@ -41,7 +40,7 @@ from tinker_cookbook.rl.rollouts import (
 )
 from tinker_cookbook.rl.setup import Plan, context_window, kl_penalty, make_evaluators, make_plan
 from tinker_cookbook.rl.step_files import REWARD, draw_curves, write_step_files
-from tinker_cookbook.rl.types import EnvGroupBuilder, RolloutError, TrajectoryGroup
+from tinker_cookbook.rl.types import EnvGroupBuilder, TrajectoryGroup
 from tinker_cookbook.rl.update import Loss, Update, apply_importance_weights, submit_substeps, train_step
 from tinker_cookbook.tokenizer_utils import Tokenizer, get_tokenizer
 from tinker_cookbook.training_run import TrainingRun, training_run
@@ -170,27 +169,10 @@ class Trainer:
             strategy=self._strategy,
             termination=config.effective_termination(),
             enable_logging=group.id.index < config.num_groups_to_log,
+            timeout_seconds=config.group_timeout_seconds,
+            name=describe(group.id),
         )
-        limit = asyncio.timeout(config.group_timeout_seconds or None)
-        try:
-            async with limit:
-                return await run_group_rollout(request)
-        except TimeoutError as error:
-            if not limit.expired():
-                raise
-            return self._took_too_long(group, error)
-
-    def _took_too_long(self, group: GroupTask, error: TimeoutError) -> FailedGroup:
-        what = (
-            f"{describe(group.id)} ({type(group.builder).__name__}) was not done after "
-            f"group_timeout_seconds={self._config.group_timeout_seconds:g}: an environment or a grader hangs"
-        )
-        if self._strategy.catches_group_errors:
-            return FailedGroup([RolloutError(type(error).__name__, what)])
-        raise TrainingError(
-            f"{what}. Give its episodes a limit (RolloutLimits.rollout_timeout_seconds), go on without such groups "
-            "(rollout_error_tolerance=True), or raise the limit"
-        ) from error
+        return await run_group_rollout(request)
 
     async def _collect(self, batch: Batch, count: int | None) -> list[RolledOut]:
         """The next groups to train on, in the order of the data. None: all there are.

@@ -166,7 +166,7 @@ def test_each_datum_is_known_by_its_group_and_member():
         *((1, 0), (1, 1)),
     ]
     assert [values(datum, "advantages")[-1] for datum in data_D] == [0.5, 0.5, -0.5, -0.5, 0.5]
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="zip"):
         assemble_training_data(groups_P, [torch.zeros(2)])
 
 

@@ -77,7 +77,7 @@ def test_the_sampler_and_the_trainer():
 
 
 def test_each_datum_has_its_logprobs():
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="zip"):
         compute_kl_sample_train(TWO, TRAINER[:1])
     with pytest.raises(AssertionError, match="no sampled token"):
         compute_kl_sample_train([datum([3, 4], [-1.0], [0.0])], [torch.tensor([-1.0])])

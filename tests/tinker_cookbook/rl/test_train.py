@@ -249,15 +249,19 @@ def test_when_the_data_ends_early_the_final_record_names_the_updates_made(
 
 
 def interrupt(fake: FakeService, run_config: train.Config, event: int) -> bool:
-    """Cancel the run, as Ctrl-C does, at the n-th thing the service is asked; False if there are not so many."""
+    """Cancel the run, as Ctrl-C does, at the n-th thing the service is asked; False if there are not so many.
+
+    Samples in a row count once.
+    """
 
     async def main() -> None:
         task = asyncio.ensure_future(train.main(run_config))
-        count = 0
+        count, last = 0, ""
 
-        def watch(_: str) -> None:
-            nonlocal count
-            count += 1
+        def watch(call: str) -> None:
+            nonlocal count, last
+            count += not call == last == "sample"
+            last = call
             if count == event:
                 task.cancel()
 
@@ -300,7 +304,7 @@ def test_ctrl_c_at_any_moment_tears_no_step_and_loses_no_group(fake, tmp_path, m
         assert set(steps) == {0, 1, 2}
         if not torn and (saved or not made):
             assert steps == [0, 1, 2], "none is doubled"
-    assert event > 20
+    assert event > 12
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -458,7 +462,6 @@ def test_a_row_has_the_figures_of_its_step(fake, tmp_path, mode):
         "train_logtree.json",
         "train_rollout_summaries.jsonl",
     }
-    assert (folder / "reward.png").stat().st_size
 
 
 def test_reports_and_summaries_can_be_left_out(fake, tmp_path):

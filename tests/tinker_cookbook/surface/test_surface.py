@@ -33,10 +33,6 @@ NOT_YET = {
     "tinker_cookbook.preference.comparison_policy_evaluator",
     "tinker_cookbook.preference.dpo_datasets",
     "tinker_cookbook.preference.train_dpo",
-    "tinker_cookbook.rl.data_processing",
-    "tinker_cookbook.rl.metric_util",
-    "tinker_cookbook.rl.metrics",
-    "tinker_cookbook.rl.train",
     "tinker_cookbook.sandbox",
     "tinker_cookbook.sandbox.modal_sandbox",
     "tinker_cookbook.sandbox.sandbox_interface",
@@ -51,8 +47,22 @@ NOT_YET = {
 """Modules, or names of modules that exist (`module:name`), that are still to be built."""
 
 _TML = "belongs to Inkling, whose tokenizer is a package of its vendor; `register_tokenizer` is the way in"
+_ONE_PIPELINE = (
+    "one pipeline, which the config makes synchronous, streaming or asynchronous, in place of three loops"
+)
+_ONE_RUN = "training_run evaluates and saves for all trainers"
 
 DEVIATIONS = {
+    "tinker_cookbook.rl.train:do_sync_training": _ONE_PIPELINE,
+    "tinker_cookbook.rl.train:do_sync_training_with_stream_minibatch": _ONE_PIPELINE,
+    "tinker_cookbook.rl.train:do_async_training": _ONE_PIPELINE,
+    "tinker_cookbook.rl.train:do_train_step_and_get_sampling_client": _ONE_PIPELINE,
+    "tinker_cookbook.rl.train:do_train_step_streaming_and_get_sampling_client": _ONE_PIPELINE,
+    "tinker_cookbook.rl.train:WrappedTrajectoryGroup": "what comes out of the pipeline is pipeline.RolledOut",
+    "tinker_cookbook.rl.train:compute_full_batch_metrics_and_get_sampling_client": _ONE_PIPELINE,
+    "tinker_cookbook.rl.train:run_single_evaluation": _ONE_RUN,
+    "tinker_cookbook.rl.train:run_evaluations_parallel": _ONE_RUN,
+    "tinker_cookbook.rl.train:save_checkpoint_and_get_sampling_client": _ONE_RUN,
     "tinker_cookbook.supervised.train:SubmittedBatch": "evaluations of its step are among its metrics",
     "tinker_cookbook.tokenizer_utils:TmlTokenizer": _TML,
     "tinker_cookbook.tokenizer_utils:SupportsTmlTokenizer": _TML,
