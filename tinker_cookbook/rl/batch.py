@@ -37,6 +37,11 @@ class Minibatch:
     rolled_P: list[RolledOut]
     data_D: list[tinker.Datum]
     metadata_D: list[dict[str, int]]
+    metrics: Metrics = field(default_factory=dict)
+
+    @property
+    def action_tokens(self) -> float:
+        return sum(sum(datum.loss_fn_inputs["mask"].data) for datum in self.data_D)
 
 
 @dataclass
@@ -45,7 +50,6 @@ class Batch:
 
     rolled_P: list[RolledOut] = field(default_factory=list)  # also those that nothing is learned from
     minibatches: list[Minibatch] = field(default_factory=list)
-    metrics: Metrics = field(default_factory=dict)
 
     @property
     def whole_groups(self) -> list[RolledOut]:
@@ -55,6 +59,18 @@ class Batch:
     @property
     def all_data(self) -> list[tinker.Datum]:
         return [datum for minibatch in self.minibatches for datum in minibatch.data_D]
+
+    @property
+    def metrics(self) -> Metrics:
+        """Those of the minibatches: a `..._max` as their maximum, all else as the mean over their action tokens."""
+        parts = [part for part in self.minibatches if part.metrics]
+        total = sum(part.action_tokens for part in parts)
+        return {
+            key: max(part.metrics[key] for part in parts)
+            if key.endswith("_max")
+            else sum(part.metrics[key] * part.action_tokens for part in parts) / total
+            for key in (parts[0].metrics if parts else ())
+        }
 
     @property
     def trained_tokens(self) -> int:

@@ -238,13 +238,13 @@ class Trainer:
         data_D, metadata_D, metrics = await make_data(
             [rolled.group for rolled in rolled_P], config.advantage, self._penalty
         )
-        batch.minibatches.append(Minibatch(rolled_P, data_D, metadata_D))
-        batch.metrics |= metrics
+        minibatch = Minibatch(rolled_P, data_D, metadata_D, metrics)
+        batch.minibatches.append(minibatch)
         if config.max_importance_weight > 0 and data_D:
             data_D, metrics = await apply_importance_weights(
                 data_D, self._run.training_client, config.max_importance_weight
             )
-            batch.metrics |= metrics
+            minibatch.metrics.update(metrics)
         return data_D
 
     async def _finish(

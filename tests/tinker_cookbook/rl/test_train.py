@@ -209,7 +209,7 @@ def test_a_batch_that_nothing_is_learned_from_logs_a_row_and_makes_no_update(fak
 
 
 def test_in_async_mode_useless_groups_are_replaced_so_that_steps_are_full(fake, tmp_path):
-    useless = {"rewards": (0.0, 0.0)}
+    useless: dict[str, Any] = {"rewards": (0.0, 0.0)}
     batches = [[Problem(**useless), Problem()], [Problem(), Problem(**useless)], [Problem(), Problem()]]
     run_config = config(tmp_path, Problems(*batches), remove_constant_reward_groups=True, **MODES["async"])
     run(run_config)
