@@ -9,6 +9,7 @@ import sys
 
 import chz
 
+from tinker_cookbook.command_line import run_command
 from tinker_cookbook.exceptions import ConfigurationError
 from tinker_cookbook.recipes.math_rl.arithmetic_env import ArithmeticDatasetBuilder
 from tinker_cookbook.recipes.math_rl.math_env import DATASET_BUILDER_MAP
@@ -16,7 +17,6 @@ from tinker_cookbook.recipes.math_rl.math_grading import Grader
 from tinker_cookbook.recipes.rl_launch import RLCLIConfig, renderer_for, rl_config, run_training
 from tinker_cookbook.rl import train
 from tinker_cookbook.rl.types import RLDatasetBuilder
-from tinker_cookbook.command_line import run_command
 
 ARITHMETIC = "arithmetic"
 MAX_TOKENS = {ARITHMETIC: 16, "gsm8k": 1024}

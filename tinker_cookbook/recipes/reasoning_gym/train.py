@@ -11,13 +11,13 @@ from typing import Any
 
 import chz
 
+from tinker_cookbook.command_line import run_command
 from tinker_cookbook.exceptions import ConfigurationError
 from tinker_cookbook.recipes.launch import TINY_MODEL
 from tinker_cookbook.recipes.reasoning_gym.env import ReasoningGymBuilder
 from tinker_cookbook.recipes.reasoning_gym.extraction import Extraction
 from tinker_cookbook.recipes.rl_launch import RLCLIConfig, renderer_for, rl_config, run_training
 from tinker_cookbook.rl import train
-from tinker_cookbook.command_line import run_command
 
 TINY_TASK = "chain_sum"
 TINY_OPTIONS = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2}

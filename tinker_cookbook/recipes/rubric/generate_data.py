@@ -12,12 +12,12 @@ from typing import Literal
 
 import chz
 
+from tinker_cookbook.command_line import run_command
 from tinker_cookbook.recipes.knights import all_questions
 from tinker_cookbook.recipes.launch import example_path
 from tinker_cookbook.recipes.math_rl.arithmetic_env import is_for_testing
 from tinker_cookbook.recipes.rubric.data import Rubric, RubricBasedDatapoint, write_datapoints
 from tinker_cookbook.renderers import Message
-from tinker_cookbook.command_line import run_command
 from tinker_cookbook.tasks.chat import Question
 from tinker_cookbook.tasks.styles import STYLES
 from tinker_cookbook.tasks.types import Split
