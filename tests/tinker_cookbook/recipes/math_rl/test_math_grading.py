@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib.util
+import itertools
 import json
 import os
 from pathlib import Path
@@ -260,7 +261,11 @@ def test_without_math_verify_it_is_said_what_to_install(monkeypatch):
 
 @needs_math_verify
 def test_math_verify_agrees_on_the_clear_ones():
-    for given, truth in [("1/2", "0.5"), ("x^2+2x+1", "(x+1)^2"), (r"\frac{\sqrt{2}}{2}", r"\frac{1}{\sqrt 2}")]:
+    for given, truth in [
+        ("1/2", "0.5"),
+        ("x^2+2x+1", "(x+1)^2"),
+        (r"\frac{\sqrt{2}}{2}", r"\frac{1}{\sqrt 2}"),
+    ]:
         assert safe_grade(given, truth, grader="math_verify", timeout=5), given
     for given, truth in [("x", "y"), ("3", "4"), ("(1,2)", "(2,1)")]:
         assert not safe_grade(given, truth, grader="math_verify", timeout=5), given
@@ -297,7 +302,7 @@ def test_no_two_answers_of_math_500_are_taken_for_the_same():
     answers = [row["answer"].removeprefix("x=") for row in rows("math500/test.jsonl")]
     near = [
         (given, truth)
-        for given, truth in zip(answers, answers[1:], strict=False)
+        for given, truth in itertools.pairwise(answers)
         if normalize_answer(given) != normalize_answer(truth) and grade_answer(given, truth)
     ]
     assert not near
