@@ -3,6 +3,7 @@
 import asyncio
 import json
 import pickle
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,12 @@ from tinker_cookbook.renderers import get_renderer
 from tinker_cookbook.tokenizer_utils import get_tokenizer
 
 TINY = "tinker-engine/tiny-chat"
-COMMON = {"model_name_for_tokenizer": TINY, "renderer_name": "chatml", "group_size": 3, "batch_size": 2}
+COMMON: dict[str, Any] = {
+    "model_name_for_tokenizer": TINY,
+    "renderer_name": "chatml",
+    "group_size": 3,
+    "batch_size": 2,
+}
 
 
 @pytest.fixture(scope="module")
@@ -155,22 +161,25 @@ def test_builders_by_name():
 # --- sums -------------------------------------------------------------------------------------------------
 
 
+def sums(dataset: Any) -> list[tuple[int, int]]:
+    envs = [group.env_thunk() for i in range(len(dataset)) for group in dataset.get_batch(i)]
+    return [(env.x, env.y) for env in envs]
+
+
 def test_sums_are_the_same_for_a_seed_and_none_is_in_both_splits():
     train, test = asyncio.run(ArithmeticDatasetBuilder(n_batches=40, seed=1, **COMMON)())
-    assert test is not None
-    pairs = [[(e.x, e.y) for e in map(lambda b: b.env_thunk(), d.get_batch(0))] for d in (train, test)]
     again, _ = asyncio.run(ArithmeticDatasetBuilder(n_batches=40, seed=1, **COMMON)())
-    assert pairs[0] == [(b.env_thunk().x, b.env_thunk().y) for b in again.get_batch(0)]
-    assert len(pairs[1]) == 100
-    assert all(is_for_testing(x, y) and is_for_testing(y, x) for x, y in pairs[1])
-    trained = [b.env_thunk() for i in range(40) for b in train.get_batch(i)]
-    assert not any(is_for_testing(env.x, env.y) for env in trained)
-    assert len({(env.x, env.y) for env in trained}) > 70
+    other, _ = asyncio.run(ArithmeticDatasetBuilder(n_batches=40, seed=2, **COMMON)())
+    assert sums(train) == sums(again) != sums(other)
+    assert len(set(sums(train))) > 70
+    assert not any(is_for_testing(x, y) for x, y in sums(train))
+    assert len(sums(test)) == 100
+    assert all(is_for_testing(x, y) and is_for_testing(y, x) for x, y in sums(test))
 
 
 def test_the_last_number_of_the_reply_is_the_answer():
     dataset, _ = asyncio.run(ArithmeticDatasetBuilder(n_batches=1, **COMMON)())
-    env = dataset.get_batch(0)[0].env_thunk()
+    env: Any = asyncio.run(dataset.get_batch(0)[0].make_envs())[0]
     env.x, env.y = 600, 634
     assert prompt_of(env).index("What is 4 + 5?") < prompt_of(env).index("What is 600 + 634?")
     for reply, reward in (("1234", 1.0), ("600 + 634 = 1,234", 1.0), ("1235", 0.0), ("many", -0.1)):

@@ -3,6 +3,7 @@
 import asyncio
 import pickle
 import sys
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,12 @@ from tinker_cookbook.renderers import get_renderer
 from tinker_cookbook.tokenizer_utils import get_tokenizer
 
 TINY = "tinker-engine/tiny-chat"
-SMALL = {"model_name_for_tokenizer": TINY, "renderer_name": "chatml", "batch_size": 4, "n_batches": 5}
+SMALL: dict[str, Any] = {
+    "model_name_for_tokenizer": TINY,
+    "renderer_name": "chatml",
+    "batch_size": 4,
+    "n_batches": 5,
+}
 ONE_DIGIT = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
 
 
@@ -82,11 +88,9 @@ def test_a_score_that_cannot_be_had_is_0(renderer, monkeypatch, caplog):
     """Whatever the package does with an answer: raise, hang, or give no number."""
     entry = {"question": "?", "answer": "1", "metadata": {}}
     env = ReasoningGymEnv("a_task", "{}", entry, renderer, timeout=0.05)
-    for target in ("time:sleep", "operator:truediv"):
+    for target, arguments in (("time:sleep", (3600,)), ("operator:truediv", (1, 0))):
         monkeypatch.setattr(gym_env, "SCORE", target)
-        monkeypatch.setattr(
-            env, "_arguments", lambda answer, n=target.count("e"): (3600,) * (n % 2) or (1, 0)
-        )
+        monkeypatch.setattr(env, "_arguments", lambda answer, given=arguments: given)
         assert asyncio.run(env.score("1")) == 0.0
     assert caplog.text.count("scored 0") == 2
 
@@ -169,4 +173,4 @@ def test_a_few_steps_on_the_engine(gym, engine, tmp_path):
     )
     rows = metrics_of(tmp_path / "run")
     assert rows[-1]["step"] == 2
-    assert 0 <= rows[0]["env/chain_sum/score"] <= 1
+    assert 0 <= rows[0]["env/all/score"] <= 1

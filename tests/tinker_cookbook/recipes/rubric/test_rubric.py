@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,7 +50,8 @@ def test_other_scales_and_words():
     assert Rubric("kind", lowest=1, highest=5).score("<score>9</score>") == 1.0
     letters = Rubric("kind", extraction_regex=r"^([AB])$", grades={"A": 1.0, "B": 0.0})
     assert [letters.score(said) for said in ("A", "B", "C", "A B")] == [1.0, 0.0, None, None]
-    for wrong in ({"extraction_regex": "("}, {"extraction_regex": "x"}, {"lowest": 1.0}):
+    mistakes: list[dict[str, Any]] = [{"extraction_regex": "("}, {"extraction_regex": "x"}, {"lowest": 1.0}]
+    for wrong in mistakes:
         with pytest.raises(ConfigurationError):
             Rubric("kind", **wrong)
 
@@ -193,8 +195,8 @@ def test_what_is_set_reaches_the_grader():
     cli = CLIConfig(
         data="addition", grader_model="Qwen/Qwen3-8B", grader_checkpoint="tinker://x/y", grader_timeout=9
     )
-    builder = build_config(cli).dataset_builder
-    assert (builder.grader.model_name, builder.grader.checkpoint) == ("Qwen/Qwen3-8B", "tinker://x/y")  # pyright: ignore
-    assert (builder.grader.max_tokens, builder.grader_timeout) == (1024, 9)  # pyright: ignore
-    mine = build_config(CLIConfig(train_data="mine.jsonl")).dataset_builder
-    assert (mine.train_data, mine.test_data) == ("mine.jsonl", None)  # pyright: ignore
+    builder: Any = build_config(cli).dataset_builder
+    assert (builder.grader.model_name, builder.grader.checkpoint) == ("Qwen/Qwen3-8B", "tinker://x/y")
+    assert (builder.grader.max_tokens, builder.grader_timeout) == (1024, 9)
+    mine: Any = build_config(CLIConfig(train_data="mine.jsonl")).dataset_builder
+    assert (mine.train_data, mine.test_data) == ("mine.jsonl", None)
