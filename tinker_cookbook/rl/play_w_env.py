@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import chz
 import tinker
+from chz.blueprint import exit_on_entrypoint_error
 
 from tinker_cookbook import model_info
 from tinker_cookbook.command_line import run_command
@@ -124,8 +125,13 @@ class PlayConfig:
     )
 
 
+@exit_on_entrypoint_error  # of the command line: what is wrong with it, in place of a traceback
+def _config_from_argv() -> PlayConfig:
+    return chz.Blueprint(PlayConfig).make_from_argv(sys.argv[1:])
+
+
 async def main() -> None:
-    config = chz.Blueprint(PlayConfig).make_from_argv(sys.argv[1:])
+    config = _config_from_argv()
     group = await _group(config)
     try:
         env, *_ = await group.make_envs()

@@ -58,7 +58,9 @@ class QuestionEnv(ProblemEnv):
         format_coef: float = 0.0,
     ):
         super().__init__(renderer, convo_prefix, format_coef)
-        self.question, self.answer, self.check = question, answer, check
+        self.question = question
+        self.answer = answer
+        self.check: Check = check
 
     def get_question(self) -> str:
         return self.question

@@ -14,10 +14,12 @@ from typing import Any
 import chz
 import tinker
 
+from tinker_cookbook.completers import StopCondition
 from tinker_cookbook.exceptions import ConfigurationError
 from tinker_cookbook.renderers import Message, Renderer, get_renderer
 from tinker_cookbook.renderers.encoding import decode_exactly
 from tinker_cookbook.renderers.gpt_oss import GptOssRenderer
+from tinker_cookbook.renderers.messages import ToolSpec
 from tinker_cookbook.renderers.stops import split_at_stop
 from tinker_cookbook.renderers.tool_formats import JsonToolCalls
 from tinker_cookbook.rl.message_env import EnvFromMessageEnv, MessageEnv, MessageStepResult
@@ -81,8 +83,8 @@ def opening_messages(problem: Problem, renderer: Renderer) -> list[Message]:
             "not write; use a renderer that does (chatml, qwen3_instruct) or a task without tools"
         )
     own_system = str(messages.pop(0)["content"]) if messages[0]["role"] == "system" else ""
-    specs = [{**spec, "parameters": dict(spec["parameters"])} for spec in problem.tools]
-    return [*renderer.create_conversation_prefix_with_tools(specs, own_system), *messages]  # pyright: ignore[reportArgumentType]
+    specs = [ToolSpec(**spec) for spec in problem.tools]
+    return [*renderer.create_conversation_prefix_with_tools(specs, own_system), *messages]
 
 
 class TaskEnv(EnvFromMessageEnv):
@@ -113,7 +115,9 @@ class TaskEnv(EnvFromMessageEnv):
             max_generation_tokens=max_generation_tokens,
         )
 
-    async def initial_observation(self) -> Any:
+    async def initial_observation(
+        self,
+    ) -> tuple[tinker.ModelInput, StopCondition] | InitialObservationOverflow:
         first = await super().initial_observation()
         if isinstance(first, InitialObservationOverflow):
             return InitialObservationOverflow(first.reward, _FAILED | first.metrics, first.logs)

@@ -1,0 +1,80 @@
+"""Reinforcement learning with the cookbook's trainer, in the fewest lines: a config, and main.
+
+python -m tinker_cookbook.recipes.rl_basic                                # the tiny model, two minutes, no download
+python -m tinker_cookbook.recipes.rl_basic model_name=Qwen/Qwen3.5-9B-Base      # GSM8K
+
+Every field of the config can be given on the command line; --help lists them.
+"""
+
+import asyncio
+import sys
+
+import chz
+from chz.blueprint import exit_on_entrypoint_error
+
+from tinker_cookbook import cli_utils, model_info
+from tinker_cookbook.command_line import run_command
+from tinker_cookbook.recipes.launch import TINY_MODEL, example_path
+from tinker_cookbook.recipes.math_rl.math_env import Gsm8kDatasetBuilder
+from tinker_cookbook.rl import train
+from tinker_cookbook.rl.task_env import TaskRLDatasetBuilder
+from tinker_cookbook.rl.types import RLDatasetBuilder
+
+
+@chz.chz
+class Config(train.Config):
+    behavior_if_log_dir_exists: cli_utils.LogdirBehavior = chz.field(
+        default="ask", doc="What to do with a log_path that has a run in it: ask, resume, delete or raise"
+    )
+
+
+def build_config_blueprint(model_name: str = TINY_MODEL) -> chz.Blueprint[Config]:
+    """What the command line does not say. The model decides: the tiny one learns sums, others GSM8K."""
+    is_tiny = model_name == TINY_MODEL
+    renderer_name = model_info.get_recommended_renderer_name(model_name)
+    return chz.Blueprint(Config).apply(
+        {
+            "log_path": example_path("rl_basic", model_name),
+            "model_name": model_name,
+            "recipe_name": "rl_basic",
+            "renderer_name": renderer_name,
+            "dataset_builder": _sums(renderer_name) if is_tiny else _gsm8k(model_name, renderer_name),
+            "learning_rate": 1.5e-3 if is_tiny else 4e-5,
+            "max_tokens": 64 if is_tiny else 256,
+            "eval_every": 10 if is_tiny else 0,
+        }
+    )
+
+
+def _sums(renderer_name: str) -> RLDatasetBuilder:
+    # An environment of your own: recipes/custom_env shows how.
+    return TaskRLDatasetBuilder(
+        task="arithmetic",
+        model_name_for_tokenizer=TINY_MODEL,
+        renderer_name=renderer_name,
+        batch_size=16,
+        group_size=16,
+        n_batches=30,
+    )
+
+
+def _gsm8k(model_name: str, renderer_name: str) -> RLDatasetBuilder:
+    return Gsm8kDatasetBuilder(
+        model_name_for_tokenizer=model_name, renderer_name=renderer_name, batch_size=128, group_size=16
+    )
+
+
+def main(config: Config) -> None:
+    cli_utils.check_log_dir(config.log_path, config.behavior_if_log_dir_exists)
+    asyncio.run(train.main(config))
+
+
+@exit_on_entrypoint_error  # of the command line: what is wrong with it, in place of a traceback
+def main_from_argv(argv: list[str]) -> None:
+    """The renderer and the tokenizer follow the model, so its name is read before the rest."""
+    model_name = cli_utils.model_name_from_argv(argv, TINY_MODEL)
+    main(build_config_blueprint(model_name).make_from_argv(argv))
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(lambda: main_from_argv(sys.argv[1:])))
