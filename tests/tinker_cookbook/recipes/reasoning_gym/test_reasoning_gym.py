@@ -10,7 +10,7 @@ import pytest
 from tests.tinker_cookbook.recipes.runs import metrics_of
 from tinker_cookbook.exceptions import ConfigurationError
 from tinker_cookbook.recipes.reasoning_gym import env as gym_env
-from tinker_cookbook.recipes.reasoning_gym.env import ReasoningGymBuilder, ReasoningGymEnv, parse_tasks
+from tinker_cookbook.recipes.reasoning_gym.env import ReasoningGymDatasetBuilder, ReasoningGymEnv, parse_tasks
 from tinker_cookbook.recipes.reasoning_gym.extraction import EXTRACTIONS, INSTRUCTIONS, extract_answer
 from tinker_cookbook.recipes.reasoning_gym.train import CLIConfig, build_config, cli_main
 from tinker_cookbook.renderers import get_renderer
@@ -73,7 +73,7 @@ def test_tasks_with_weights():
 
 def test_options_of_several_tasks_are_by_task():
     with pytest.raises(ConfigurationError, match="max_terms"):
-        ReasoningGymBuilder(task="chain_sum,products", config={"max_terms": 2}, **SMALL)
+        ReasoningGymDatasetBuilder(task="chain_sum,products", config={"max_terms": 2}, **SMALL)
     with pytest.raises(ConfigurationError, match="JSON"):
         build_config(CLIConfig(config="max_terms=2"))
 
@@ -81,7 +81,7 @@ def test_options_of_several_tasks_are_by_task():
 def test_without_the_package_it_is_said_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
     with pytest.raises(ConfigurationError, match="pip install reasoning-gym"):
-        asyncio.run(ReasoningGymBuilder(**SMALL)())
+        asyncio.run(ReasoningGymDatasetBuilder(**SMALL)())
 
 
 def test_a_score_that_cannot_be_had_is_0(renderer, monkeypatch, caplog):
@@ -103,7 +103,7 @@ def entries(dataset) -> list[dict]:
 
 
 def test_what_is_tested_is_not_trained_on(gym):
-    builder = ReasoningGymBuilder(config=ONE_DIGIT, test_size=60, **SMALL)
+    builder = ReasoningGymDatasetBuilder(config=ONE_DIGIT, test_size=60, **SMALL)
     train, test = asyncio.run(builder())
     assert test is not None
     tested = [entry["question"] for entry in entries(test)]
@@ -111,14 +111,14 @@ def test_what_is_tested_is_not_trained_on(gym):
     assert not {entry["question"] for entry in entries(train)} & set(tested)
     again, _ = asyncio.run(builder())
     assert entries(train) == entries(again)
-    other, _ = asyncio.run(ReasoningGymBuilder(config=ONE_DIGIT, test_size=0, seed=1, **SMALL)())
+    other, _ = asyncio.run(ReasoningGymDatasetBuilder(config=ONE_DIGIT, test_size=0, seed=1, **SMALL)())
     assert entries(train) != entries(other)
     pickle.loads(pickle.dumps(train.get_batch(0)))
 
 
 def test_a_task_with_too_few_problems(gym):
     config = {**ONE_DIGIT, "min_digits": 1}
-    builder = ReasoningGymBuilder(config=config, test_size=2000, **SMALL)
+    builder = ReasoningGymDatasetBuilder(config=config, test_size=2000, **SMALL)
     with pytest.raises(ConfigurationError, match="lower test_size"):
         entries(asyncio.run(builder())[0])
 
@@ -126,7 +126,7 @@ def test_a_task_with_too_few_problems(gym):
 def test_mixed_by_weight(gym):
     many = {**SMALL, "batch_size": 20}
     train, test = asyncio.run(
-        ReasoningGymBuilder(
+        ReasoningGymDatasetBuilder(
             task="chain_sum:4,syllogism:1", config={"chain_sum": ONE_DIGIT}, test_size=3, **many
         )()
     )
@@ -154,9 +154,9 @@ def test_the_reward_is_the_score_of_the_package(gym, renderer):
 
 def test_mistakes_are_said(gym):
     with pytest.raises(ConfigurationError, match="chain_sum"):
-        asyncio.run(ReasoningGymBuilder(task="chain_sums", **SMALL)())
+        asyncio.run(ReasoningGymDatasetBuilder(task="chain_sums", **SMALL)())
     with pytest.raises(ConfigurationError, match="does not take the options"):
-        asyncio.run(ReasoningGymBuilder(config={"colour": 1}, **SMALL)())
+        asyncio.run(ReasoningGymDatasetBuilder(config={"colour": 1}, **SMALL)())
 
 
 def test_a_few_steps_on_the_engine(gym, engine, tmp_path):
