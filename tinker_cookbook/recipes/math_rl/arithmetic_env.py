@@ -1,4 +1,4 @@
-"""Sums, differences or products of two numbers: the smallest environment of mathematics, and the first to try a model on."""
+"""Sums, differences or products of two numbers: the first environment to try a model on."""
 
 import asyncio
 import functools

@@ -184,3 +184,14 @@ def test_the_last_number_of_the_reply_is_the_answer():
     assert prompt_of(env).index("What is 4 + 5?") < prompt_of(env).index("What is 600 + 634?")
     for reply, reward in (("1234", 1.0), ("600 + 634 = 1,234", 1.0), ("1235", 0.0), ("many", -0.1)):
         assert step(env, reply).reward == pytest.approx(reward), reply
+
+
+def test_products():
+    builder = ArithmeticDatasetBuilder(n_batches=1, operation="*", largest=9, **COMMON)
+    dataset, _ = asyncio.run(builder())
+    env: Any = asyncio.run(dataset.get_batch(0)[0].make_envs())[0]
+    env.x, env.y = 7, 8
+    assert "What is 4 * 5?" in prompt_of(env)
+    assert "What is 7 * 8?" in prompt_of(env)
+    assert step(env, "56").reward == 1.0
+    assert step(env, "15").reward == 0.0
