@@ -79,22 +79,34 @@ class TinkerTokenCompleter(TokenCompleter):
     async def __call__(
         self, model_input: tinker.ModelInput, stop: StopCondition, *, max_tokens: int | None = None
     ) -> TokensWithLogprobs:
+        (sampled,) = await self.sample(model_input, stop, max_tokens=max_tokens, seed=self._next_seed())
+        return sampled
+
+    async def sample(
+        self,
+        model_input: tinker.ModelInput,
+        stop: StopCondition,
+        *,
+        count: int = 1,
+        max_tokens: int | None = None,
+        seed: int | None = None,
+    ) -> list[TokensWithLogprobs]:
+        """Several continuations of one prompt, in one request."""
         limit = self.max_tokens if max_tokens is None else min(self.max_tokens, max_tokens)
         params = tinker.SamplingParams(
             stop=stop,
             max_tokens=self._within_window(limit, model_input.length),
             temperature=self.temperature,
-            seed=self._next_seed(),
+            seed=seed,
         )
         response = await self.sampling_client.sample_async(
-            prompt=model_input, num_samples=1, sampling_params=params
+            prompt=model_input, num_samples=count, sampling_params=params
         )
-        sequence = response.sequences[0]
-        if sequence.logprobs is None:
+        if len(response.sequences) != count:
             raise TrainingError(
-                "the server sampled without logprobs, and without them nothing can be trained"
+                f"the server sampled {len(response.sequences)} sequences where {count} were asked for"
             )
-        return TokensWithLogprobs(sequence.tokens, sequence.logprobs, sequence.stop_reason)
+        return [_with_logprobs(sequence) for sequence in response.sequences]
 
     def for_rollout(self, index: int) -> "TinkerTokenCompleter":
         """With a seed, a completer of its own: what other episodes sample meanwhile does not change its seeds."""
@@ -118,6 +130,12 @@ class TinkerTokenCompleter(TokenCompleter):
                 "the conversation or raise context_window"
             )
         return min(limit, room)
+
+
+def _with_logprobs(sequence: tinker.SampledSequence) -> TokensWithLogprobs:
+    if sequence.logprobs is None:
+        raise TrainingError("the server sampled without logprobs, and without them nothing can be trained")
+    return TokensWithLogprobs(sequence.tokens, sequence.logprobs, sequence.stop_reason)
 
 
 class TinkerMessageCompleter(MessageCompleter):

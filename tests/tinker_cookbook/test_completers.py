@@ -54,7 +54,7 @@ class Listener:
     async def sample_async(self, **asked: Any) -> Any:
         self.asked.append(asked)
         sequence = SimpleNamespace(tokens=[7], logprobs=self.logprobs, stop_reason="length")
-        return SimpleNamespace(sequences=[sequence])
+        return SimpleNamespace(sequences=[sequence] * asked.get("num_samples", 1))
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,9 @@ from tinker.types import LossFnType
 from tinker_cookbook import model_info
 from tinker_cookbook.checkpoint_utils import resolve_renderer_name_from_checkpoint_or_default
 from tinker_cookbook.cli_utils import LogdirBehavior, check_log_dir
-from tinker_cookbook.recipes.launch import TINY_MODEL, example_path, learning_rate_for
+from tinker_cookbook.recipes.launch import TINY_MODEL, example_path
 from tinker_cookbook.rl import train
+from tinker_cookbook.rl.train_cli import default_learning_rate
 from tinker_cookbook.rl.types import RLDatasetBuilder
 from tinker_cookbook.utils.lr_scheduling import LRSchedule
 
@@ -27,15 +28,15 @@ class RLCLIConfig:
     lora_rank: int = chz.field(default=32, doc="Rank of the adapter that is trained")
     seed: int = chz.field(default=0, doc="Of the problems, of sampling and of the adapter's first weights")
 
-    group_size: int = chz.field(default=8, doc="Tries at each problem, whose rewards are compared")
+    group_size: int = chz.field(default=16, doc="Tries at each problem, whose rewards are compared")
     groups_per_batch: int = chz.field(default=16, doc="Problems in a batch")
     max_tokens: int | None = chz.field(default=None, doc="Most tokens of a reply; None: as the data needs")
     temperature: float = chz.field(default=1.0, doc="Of sampling")
 
-    learning_rate: float | None = chz.field(default=None, doc="None: hyperparam_utils.get_lr")
+    learning_rate: float | None = chz.field(default=None, doc="None: half of hyperparam_utils.get_lr")
     lr_schedule: LRSchedule = chz.field(default="constant", doc="How it falls over the steps")
     advantage: str = chz.field(
-        default="group_mean", doc="Estimator of advantages, by its name in rl.advantages"
+        default="group_mean_std", doc="Estimator of advantages, by its name in rl.advantages"
     )
     loss_fn: LossFnType = chz.field(default="importance_sampling", doc="Any loss the server has")
     loss_fn_config: dict[str, Any] | None = chz.field(default=None, doc="Its options")
@@ -46,7 +47,7 @@ class RLCLIConfig:
     )
     compute_post_kl: bool = chz.field(default=False, doc="Measure how far each update moves the policy")
     remove_constant_reward_groups: bool = chz.field(
-        default=False, doc="Leave out groups whose members all got the same reward"
+        default=True, doc="Leave out groups whose members all got the same reward"
     )
     max_steps_off_policy: int | None = chz.field(
         default=None, doc="Sample ahead of training by so many updates; None: don't"
@@ -56,6 +57,7 @@ class RLCLIConfig:
     )
     max_steps: int | None = chz.field(default=None, doc="Stop after so many steps; None: when the data ends")
 
+    eval_temperature: float | None = chz.field(default=0.0, doc="Of evaluation; None: that of training")
     eval_every: int = chz.field(default=20, doc="Steps between evaluations; 0: none")
     save_every: int = chz.field(default=20, doc="Steps between checkpoints; 0: the final one alone")
     base_url: str | None = chz.field(
@@ -90,7 +92,7 @@ def rl_config(
     renderer_name: str,
     max_tokens: int,
 ) -> train.Config:
-    learning_rate = learning_rate_for(cli.model_name, cli.learning_rate)
+    learning_rate = cli.learning_rate or default_learning_rate(cli.model_name)
     name = (
         data_name,
         cli.model_name,
@@ -128,6 +130,7 @@ def rl_config(
         async_config=_async_config(cli),
         stream_minibatch_config=_stream_config(cli),
         max_steps=cli.max_steps,
+        eval_temperature=cli.eval_temperature,
         eval_every=cli.eval_every,
         save_every=cli.save_every,
         base_url=cli.base_url,

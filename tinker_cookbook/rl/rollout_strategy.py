@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from tinker_cookbook.completers import TokenCompleter
 from tinker_cookbook.exceptions import AllTrajectoriesFailedError, ConfigurationError, EnvError
+from tinker_cookbook.rl.first_turn import episode_is_over, policies_of_group
 from tinker_cookbook.rl.rollout_cleanup import end_tasks, release
 from tinker_cookbook.rl.rollout_runner import run_rollout
 from tinker_cookbook.rl.types import Env, EnvGroupBuilder, RolloutError, Trajectory
@@ -82,8 +83,7 @@ class _Tolerant(RolloutStrategy):
         envs = await _make_envs(builder)
         needed, retries = self._needed(len(envs)), 0
         async with _Episodes(policy, self.per_rollout_timeout) as episodes:
-            for slot, env in enumerate(envs):
-                episodes.start(slot, env, index=slot)
+            episodes.start_group(envs)
             while episodes.running:
                 for slot, error in await episodes.wait_for_some():
                     if len(episodes.finished) >= needed:
@@ -91,7 +91,7 @@ class _Tolerant(RolloutStrategy):
                     if retries == self.max_retries:
                         self._give_up(error)
                         continue
-                    episodes.start(slot, await builder.make_env(slot), index=len(envs) + retries)
+                    episodes.start_again(slot, await builder.make_env(slot), index=len(envs) + retries)
                     retries += 1
             if len(episodes.finished) < needed:
                 raise AllTrajectoriesFailedError(
@@ -186,8 +186,19 @@ class _Episodes:
         await end_tasks(self.running)
         await release(env for _, env in (*self.running.values(), *self.finished.values()))
 
-    def start(self, slot: int, env: Env, *, index: int) -> None:
-        policy = _for_rollout(self.policy, index)
+    def start_group(self, envs: Sequence[Env], *, attempt: int = 0, together: bool = False) -> None:
+        """`together`: they play one game, and the first move of one may come after those of others."""
+        if together:
+            policies = [_for_rollout(self.policy, attempt * len(envs) + slot) for slot in range(len(envs))]
+        else:
+            policies = policies_of_group(self.policy, len(envs), attempt=attempt)
+        for slot, (env, policy) in enumerate(zip(envs, policies, strict=True)):
+            self._start(slot, env, policy)
+
+    def start_again(self, slot: int, env: Env, *, index: int) -> None:
+        self._start(slot, env, _for_rollout(self.policy, index))
+
+    def _start(self, slot: int, env: Env, policy: TokenCompleter) -> None:
         task = asyncio.create_task(_run_in_time(policy, env, self.timeout), name=f"rollout {slot}")
         self.running[task] = (slot, env)
 
@@ -223,8 +234,7 @@ async def _run_whole_group(
     """All or, with the first error, none."""
     envs = await _make_envs(builder)
     async with _Episodes(policy, timeout) as episodes:
-        for slot, env in enumerate(envs):
-            episodes.start(slot, env, index=attempt * len(envs) + slot)
+        episodes.start_group(envs, attempt=attempt, together=builder.members_play_together)
         while episodes.running:
             for _, error in await episodes.wait_for_some():
                 raise error
@@ -256,6 +266,8 @@ async def _run_in_time(policy: TokenCompleter, env: Env, seconds: float | None) 
         raise TimeoutError(
             f"the rollout of {type(env).__name__} took longer than {seconds} s (per_rollout_timeout)"
         ) from error
+    finally:
+        episode_is_over(policy)
 
 
 # --- errors as data ---------------------------------------------------------------------------------------

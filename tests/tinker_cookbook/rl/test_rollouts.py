@@ -243,8 +243,11 @@ def test_a_request_samples_as_it_says():
     params = [asked["sampling_params"] for asked in client.asked]
     assert {(given.max_tokens, given.temperature) for given in params} == {(5, 0.5)}
     seeds = [given.seed for given in params]
-    assert seeds[:3] == seeds[3:]
-    assert len(set(seeds)) == 3
+    assert [asked["num_samples"] for asked in client.asked] == [2, 1] * 2, (
+        "the first prompt of both in one request"
+    )
+    assert seeds[:2] == seeds[2:]
+    assert len(set(seeds)) == 2
 
 
 # --- counting ---------------------------------------------------------------------------------------------

@@ -177,7 +177,7 @@ def _same_equation(
 
 
 def _relation(text: str) -> tuple[list[str], list[str]]:
-    signs = [_RELATIONS.get(sign, sign) for sign in _RELATION.findall(text)]
+    signs = [_RELATIONS.get(sign[0], sign[0]) for sign in _RELATION.finditer(text)]
     return [side.strip() for side in _RELATION.split(text)], signs
 
 

@@ -1,10 +1,12 @@
-"""Sums of two numbers: the smallest environment of mathematics, and the first to try a model on."""
+"""Sums, differences or products of two numbers: the first environment to try a model on."""
 
 import asyncio
 import functools
 import hashlib
+import operator
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Literal
 
 import chz
 
@@ -15,11 +17,17 @@ from tinker_cookbook.rl.types import EnvGroupBuilder, RLDataset, RLDatasetBuilde
 from tinker_cookbook.tasks.arithmetic import last_integer
 from tinker_cookbook.tokenizer_utils import get_tokenizer
 
+Operation = Literal["+", "-", "*"]
+OPERATIONS: dict[Operation, Callable[[int, int], int]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+}
 TEST_SHARE = 10  # one sum in so many is kept for testing
 
 
 class ArithmeticEnv(ProblemEnv):
-    """Right if the last whole number of the reply is the sum."""
+    """Right if the last whole number of the reply is the result."""
 
     def __init__(
         self,
@@ -28,26 +36,32 @@ class ArithmeticEnv(ProblemEnv):
         renderer: Renderer,
         convo_prefix: list[Message] | None = None,
         format_coef: float = 0.1,
+        operation: Operation = "+",
     ):
         super().__init__(renderer, convo_prefix, format_coef=format_coef)
         self.x = x
         self.y = y
+        self.operation: Operation = operation
+
+    @property
+    def result(self) -> int:
+        return OPERATIONS[self.operation](self.x, self.y)
 
     @staticmethod
-    def standard_fewshot_prefix() -> list[Message]:
+    def standard_fewshot_prefix(operation: Operation = "+") -> list[Message]:
         return [
-            Message(role="user", content="What is 4 + 5?"),
-            Message(role="assistant", content="9"),
+            Message(role="user", content=f"What is 4 {operation} 5?"),
+            Message(role="assistant", content=str(OPERATIONS[operation](4, 5))),
         ]
 
     def get_question(self) -> str:
-        return f"What is {self.x} + {self.y}?"
+        return f"What is {self.x} {self.operation} {self.y}?"
 
     def get_reference_answer(self) -> str:
-        return str(self.x + self.y)
+        return str(self.result)
 
     def check_answer(self, sample_str: str) -> bool:
-        return last_integer(sample_str) == self.x + self.y
+        return last_integer(sample_str) == self.result
 
     def check_format(self, sample_str: str) -> bool:
         return last_integer(sample_str) is not None
@@ -104,9 +118,10 @@ class ArithmeticDatasetBuilder(RLDatasetBuilder):
     renderer_name: str = chz.field(doc="How it is asked")
     n_batches: int = chz.field(default=100, doc="Batches to train on")
     group_size: int = chz.field(default=4, doc="Tries at each sum")
-    include_fewshot: bool = chz.field(default=True, doc="Show 4 + 5 = 9 before each question")
+    include_fewshot: bool = chz.field(default=True, doc="Show what 4 and 5 give before each question")
     test_size: int = chz.field(default=100, doc="Sums to test on, none of which is trained on; 0: none")
     largest: int = chz.field(default=100, doc="Numbers are from 0 to this")
+    operation: Operation = chz.field(default="+", doc="+, - or *")
     seed: int = chz.field(default=0, doc="Of the sums")
     format_coef: float = chz.field(default=0.1, doc="What a reply without a number, or cut off, loses")
 
@@ -121,8 +136,11 @@ class ArithmeticDatasetBuilder(RLDatasetBuilder):
         env_class = functools.partial(
             ArithmeticEnv,
             renderer=renderer,
-            convo_prefix=ArithmeticEnv.standard_fewshot_prefix() if self.include_fewshot else None,
+            convo_prefix=ArithmeticEnv.standard_fewshot_prefix(self.operation)
+            if self.include_fewshot
+            else None,
             format_coef=self.format_coef,
+            operation=self.operation,
         )
         dataset = functools.partial(
             ArithmeticDataset, env_class=env_class, largest=self.largest, seed=self.seed

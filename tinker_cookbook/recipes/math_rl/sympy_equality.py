@@ -7,11 +7,14 @@ each are equal but for a chance in 10^30; `simplify` would take seconds and ofte
 import itertools
 import random
 from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 import sympy
 
 from tinker_cookbook.recipes.math_rl.answer_shapes import same_answer
 from tinker_cookbook.recipes.math_rl.expressions import Tree, parse
+
+Point: TypeAlias = dict[sympy.Basic, sympy.Basic | float]
 
 DIGITS = 50
 POINTS = 4  # at which two formulas must agree
@@ -140,7 +143,7 @@ def _proportional(given: sympy.Expr, truth: sympy.Expr) -> bool:
     return len(ratios) >= POINTS and all(_close(ratio, ratios[0]) for ratio in ratios[1:])
 
 
-def _points(symbols: set[sympy.Basic]) -> Iterator[dict[sympy.Basic, sympy.Expr]]:
+def _points(symbols: set[sympy.Basic]) -> Iterator[Point]:
     """The same ones every time, on both sides of zero."""
     if len(symbols) > MOST_SYMBOLS:
         return
@@ -149,7 +152,7 @@ def _points(symbols: set[sympy.Basic]) -> Iterator[dict[sympy.Basic, sympy.Expr]
         yield {symbol: sympy.Rational(rng.randint(-4000, 4000), 1009) for symbol in sorted(symbols, key=str)}
 
 
-def _value(expression: sympy.Expr, point: dict[sympy.Basic, sympy.Expr]) -> sympy.Expr | None:
+def _value(expression: sympy.Expr, point: Point) -> sympy.Expr | None:
     value = expression.evalf(DIGITS, subs=point)
     if value in (sympy.oo, -sympy.oo):
         return value

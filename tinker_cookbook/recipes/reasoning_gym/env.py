@@ -226,7 +226,7 @@ class HeldOutDataset(RLDataset):
 
 
 @chz.chz
-class ReasoningGymBuilder(RLDatasetBuilder):
+class ReasoningGymDatasetBuilder(RLDatasetBuilder):
     task: str = chz.field(
         default="chain_sum", doc="A task, or several with their weights: chain_sum:2,products:1,syllogism"
     )

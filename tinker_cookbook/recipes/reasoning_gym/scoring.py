@@ -14,4 +14,5 @@ def score(task: str, config: str, answer: str, entry: dict[str, Any]) -> float:
 
 @functools.lru_cache(maxsize=64)
 def _dataset(task: str, config: str) -> Any:
-    return reasoning_gym.create_dataset(task, size=1, seed=0, **json.loads(config))
+    create: Any = reasoning_gym.create_dataset  # pyright: ignore[reportAttributeAccessIssue]
+    return create(task, size=1, seed=0, **json.loads(config))

@@ -14,7 +14,7 @@ import chz
 from tinker_cookbook.command_line import run_command
 from tinker_cookbook.exceptions import ConfigurationError
 from tinker_cookbook.recipes.launch import TINY_MODEL
-from tinker_cookbook.recipes.reasoning_gym.env import ReasoningGymBuilder
+from tinker_cookbook.recipes.reasoning_gym.env import ReasoningGymDatasetBuilder
 from tinker_cookbook.recipes.reasoning_gym.extraction import Extraction
 from tinker_cookbook.recipes.rl_launch import RLCLIConfig, renderer_for, rl_config, run_training
 from tinker_cookbook.rl import train
@@ -48,7 +48,7 @@ def build_config(cli: CLIConfig) -> train.Config:
         data_name=cli.task.replace(":", "").replace(",", "-"),
         renderer_name=renderer_name,
         max_tokens=cli.max_tokens or 20,
-        dataset_builder=ReasoningGymBuilder(
+        dataset_builder=ReasoningGymDatasetBuilder(
             task=cli.task,
             config=_options(cli),
             model_name_for_tokenizer=cli.model_name,

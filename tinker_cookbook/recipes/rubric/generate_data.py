@@ -46,7 +46,8 @@ def default_folder(data: DataName) -> str:
 def generate(config: Config) -> Path:
     folder = Path(config.folder or default_folder(config.data)).expanduser()
     make = brief_answers if config.data == "brief" else additions
-    for split, size in (("train", config.train_size), ("test", config.test_size)):
+    sizes: dict[Split, int] = {"train": config.train_size, "test": config.test_size}
+    for split, size in sizes.items():
         datapoints = make(split, config.seed)
         write_datapoints(folder / f"{split}.jsonl", (next(datapoints) for _ in range(size)))
     return folder

@@ -20,6 +20,7 @@ from tinker_cookbook.rl import train
 
 @chz.chz
 class CLIConfig(RLCLIConfig):
+    groups_per_batch: int = chz.field(default=8, doc="Conversations in a batch")
     data: DataName = chz.field(default="brief", doc="brief or addition, made at need; or name train_data")
     train_data: str | None = chz.field(default=None, doc="JSONL of conversations with their rubrics")
     test_data: str | None = chz.field(default=None, doc="Likewise to test on")
@@ -29,7 +30,7 @@ class CLIConfig(RLCLIConfig):
     grader_checkpoint: str | None = chz.field(default=None, doc="tinker:// path of its weights, if trained")
     grader_max_tokens: int | None = chz.field(default=None, doc="Of a grade; None: 4 for brief, else 1024")
     grader_timeout: float = chz.field(default=300.0, doc="Seconds to wait for a grade")
-    n_batches: int = chz.field(default=30, doc="Batches of conversations, if they are made")
+    n_batches: int = chz.field(default=20, doc="Batches of conversations, if they are made")
 
 
 def build_config(cli: CLIConfig) -> train.Config:
