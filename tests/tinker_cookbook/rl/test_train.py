@@ -141,10 +141,10 @@ def test_the_loss_its_options_and_the_optimizer_are_as_configured_and_the_mask_s
     assert (adam.weight_decay, adam.grad_clip_norm) == (0.25, 2.0)
 
 
-def test_sampling_is_as_configured_and_every_sample_has_a_seed_of_its_own(fake, tmp_path):
+def test_sampling_is_as_configured_and_every_request_has_a_seed_of_its_own(fake, tmp_path):
     run(config(tmp_path, problems(2, 2), temperature=0.7, max_tokens=3))
     assert {(each.temperature, each.max_tokens) for each in fake.asked} == {(0.7, 3)}
-    assert len({each.seed for each in fake.asked}) == 8
+    assert len({each.seed for each in fake.asked}) == len(fake.asked) >= 4, "one or more for each group"
     before = sorted(each.seed or 0 for each in fake.asked)
     fake.asked.clear()
     run(config(tmp_path / "again", problems(2, 2)))
