@@ -18,7 +18,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from tinker_engine.model.linear import STEADY_ROWS
 from tinker_engine.model.threads import parallel
+
+_VECTOR = 64  # elements: a multiple of what any processor computes at a time
 
 _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
@@ -82,28 +85,44 @@ def causal_part(
     return _flat(out), lse.transpose(1, 2).flatten(0, 1)
 
 
-def full_part(q_THE: Tensor, k_GPE: Tensor, v_GPE: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+def full_part(
+    q_THE: Tensor, k_GPE: Tensor, v_GPE: Tensor, scale: float, *, steady: bool = False
+) -> tuple[Tensor, Tensor]:
     """Every query sees every key: query heads of one key head become extra query rows of one product."""
     q_GXE = _group_queries(q_THE, k_GPE.shape[0])
-    out, lse = _part(q_GXE[None], k_GPE[None], v_GPE[None], scale)
+    part = _steady_part if steady else _part
+    out, lse = part(q_GXE[None], k_GPE[None], v_GPE[None], scale)
     return _ungroup(out[0], q_THE.shape[0]), _ungroup(lse[0], q_THE.shape[0])
 
 
 def masked_part(
-    q_BHE: Tensor, k_BGTE: Tensor, v_BGTE: Tensor, mask_BT: Tensor, scale: float
+    q_BHE: Tensor, k_BGTE: Tensor, v_BGTE: Tensor, mask_BT: Tensor, scale: float, *, steady: bool = False
 ) -> tuple[Tensor, Tensor]:
     """One query per row over that row's own keys; `mask_BT` is added to the scores (0 or −inf)."""
     groups, repeat = k_BGTE.shape[1], q_BHE.shape[1] // k_BGTE.shape[1]
-    q_BGRE = q_BHE.unflatten(1, (groups, repeat))
-    mask = mask_BT[:, None, None, :].expand(-1, 1, repeat, -1)
-    out, lse = _part(q_BGRE, k_BGTE, v_BGTE, scale, mask=mask)
+    q_BGRE, mask = q_BHE.unflatten(1, (groups, repeat)), mask_BT[:, None, None, :]
+    part = _steady_part if steady else _part
+    out, lse = part(q_BGRE, k_BGTE, v_BGTE, scale, mask=mask)
     return out.flatten(1, 2), lse.flatten(1, 2)
+
+
+def _steady_part(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, *, mask: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """`_part` with a result for each query that does not depend on how many there are, or on the thread it fell to."""
+    queries = q.shape[2]
+    if extra := -queries % STEADY_ROWS:
+        q = F.pad(q, (0, 0, 0, extra))
+    out, lse = _part(q, k, v, scale, mask=mask)
+    return out[:, :, :queries], lse[:, :, :queries]
 
 
 def _part(
     q: Tensor, k: Tensor, v: Tensor, scale: float, *, causal: bool = False, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """[B, H, Q, E] × [B, H, K, E] → output and log-sum-exp [B, H, Q]."""
+    """[B, H, Q, E] × [B, H, K, E] → output and log-sum-exp [B, H, Q]. `mask` [B, 1, 1, K] is that of each query."""
+    if mask is not None:
+        mask = mask.expand(-1, -1, q.shape[2], -1)
     if q.device.type == "cpu":
         with parallel(2 * q.numel() * k.shape[-2]):
             return _flash(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
@@ -120,8 +139,14 @@ def _part(
 def merge(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     """Join two partial results over disjoint keys."""
     (out_1, lse_1), (out_2, lse_2) = first, second
-    share = torch.sigmoid(lse_1 - lse_2).to(out_1.dtype)[..., None]
+    share = _steady_sigmoid(lse_1 - lse_2).to(out_1.dtype)[..., None]
     return torch.lerp(out_2, out_1, share), torch.logaddexp(lse_1, lse_2)
+
+
+def _steady_sigmoid(x: Tensor) -> Tensor:
+    """torch has another exponential for the last few elements of a tensor, which need not be the same next time."""
+    count = x.numel()
+    return torch.sigmoid(F.pad(x.flatten(), (0, -count % _VECTOR)))[:count].view(x.shape)
 
 
 def packed_part(

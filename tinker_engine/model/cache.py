@@ -51,6 +51,7 @@ class Prefix:
             dtype=shape.dtype,
             device=shape.device,
         )
+        self.last_D: Tensor | None = None  # final state of the last token, once all is computed
         self.readers = 0  # rows that attend to it, and whatever else must keep it
 
     @property

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from tinker_engine.model.threads import parallel, parallel_product
+from tinker_engine.model.threads import parallel, parallel_product, pool_size, serial
 
 
 class FrozenLinear:
@@ -51,6 +51,11 @@ def _pack(weight_NK: Tensor) -> Tensor | None:
         return torch.ops.mkldnn._reorder_linear_weight(weight_NK, _PACK_ROWS_HINT)
 
 
+# BLAS adds up in another order when it has few rows, or when one of its threads gets few.
+STEADY_ROWS = 4
+_ROWS_PER_THREAD = 16
+
+
 @dataclass(frozen=True)
 class LoraPair:
     """The low-rank update of one (possibly fused) linear layer: y[:, columns_j] += scale · x Aⱼᵀ Bⱼᵀ.
@@ -65,11 +70,29 @@ class LoraPair:
 
     def add_to(self, y_TN: Tensor, x_TK: Tensor) -> Tensor:
         """Add the update to `y_TN` in place; returns x Aᵀ, which the backward pass needs."""
+        with parallel(len(x_TK) * self.a_JRK.numel()):
+            return self._add_to(y_TN, x_TK)
+
+    def add_steadily(self, y_TN: Tensor, x_TK: Tensor) -> None:
+        """`add_to` with a result for each row that does not depend on how many there are."""
+        rows, rank = len(x_TK), self.b_NR.shape[1]
+        # At rank 1, A is a vector, and rows that are left over beyond a multiple count as few.
+        extra = -rows % STEADY_ROWS if rows < STEADY_ROWS or rank == 1 else 0
+        padded = F.pad(y_TN, (0, 0, 0, extra)) if extra else y_TN
+        x_TK = F.pad(x_TK, (0, 0, 0, extra)) if extra else x_TK
+        if rows >= _ROWS_PER_THREAD * pool_size():
+            self.add_to(padded, x_TK)
+        else:
+            with serial():
+                self._add_to(padded, x_TK)
+        if extra:
+            y_TN.copy_(padded[:rows])
+
+    def _add_to(self, y_TN: Tensor, x_TK: Tensor) -> Tensor:
         a_JRK, b_NR = self.a_JRK.to(x_TK.dtype), self.b_NR.to(x_TK.dtype)
-        with parallel(len(x_TK) * a_JRK.numel()):
-            h_TJR = x_TK @ a_JRK.T
-            for (start, end), h_TR in zip(self.columns, h_TJR.chunk(len(self.columns), dim=1), strict=True):
-                y_TN[:, start:end].addmm_(h_TR, b_NR[start:end].T, alpha=self.scale)
+        h_TJR = x_TK @ a_JRK.T
+        for (start, end), h_TR in zip(self.columns, h_TJR.chunk(len(self.columns), dim=1), strict=True):
+            y_TN[:, start:end].addmm_(h_TR, b_NR[start:end].T, alpha=self.scale)
         return h_TJR
 
     def backward(self, dy_TN: Tensor, x_TK: Tensor, h_TJR: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -94,6 +117,11 @@ class LoraRows:
     start: int
     end: int
     pair: LoraPair
+    steady: bool = False  # without gradients: a row's result must not depend on how many rows there are
+
+    def add_to(self, y_TN: Tensor, x_TK: Tensor) -> None:
+        add = self.pair.add_steadily if self.steady else self.pair.add_to
+        add(y_TN[self.start : self.end], x_TK[self.start : self.end])
 
 
 def apply_linear(x_TK: Tensor, frozen: FrozenLinear, updates: list[LoraRows]) -> Tensor:
@@ -103,7 +131,7 @@ def apply_linear(x_TK: Tensor, frozen: FrozenLinear, updates: list[LoraRows]) ->
         return _LoraLinear.apply(x_TK, frozen, updates, *weights)
     y_TN = frozen(x_TK)
     for rows in updates:
-        rows.pair.add_to(y_TN[rows.start : rows.end], x_TK[rows.start : rows.end])
+        rows.add_to(y_TN, x_TK)
     return y_TN
 
 

@@ -159,15 +159,17 @@ def _check(lora: LoraSpec) -> None:
 class LoraBatch:
     """Which rows of the flat token axis belong to which adapter. Rows in none run the base model."""
 
-    def __init__(self, ranges: list[tuple[int, int, Adapter]] | None = None):
+    def __init__(self, ranges: list[tuple[int, int, Adapter]] | None = None, *, steady: bool = False):
+        """`steady`: without gradients, a row's result does not depend on what other rows there are."""
         self.ranges = ranges or []
+        self.steady = steady
 
     @classmethod
-    def single(cls, adapter: Adapter | None, rows: int) -> "LoraBatch":
-        return cls.runs([(adapter, rows)])
+    def single(cls, adapter: Adapter | None, rows: int, *, steady: bool = False) -> "LoraBatch":
+        return cls.runs([(adapter, rows)], steady=steady)
 
     @classmethod
-    def runs(cls, lengths: Iterable[tuple[Adapter | None, int]]) -> "LoraBatch":
+    def runs(cls, lengths: Iterable[tuple[Adapter | None, int]], *, steady: bool = False) -> "LoraBatch":
         """From (adapter, rows) in the order of the axis; neighbours with one adapter become one range."""
         ranges: list[tuple[int, int, Adapter]] = []
         end = 0
@@ -177,11 +179,11 @@ class LoraBatch:
                 ranges[-1] = (ranges[-1][0], end, ranges[-1][2])
             elif adapter is not None:
                 ranges.append((start, end, adapter))
-        return cls(ranges)
+        return cls(ranges, steady=steady)
 
     def at(self, key: str) -> list[LoraRows]:
         return [
-            LoraRows(start, end, adapter.pairs[key])
+            LoraRows(start, end, adapter.pairs[key], self.steady)
             for start, end, adapter in self.ranges
             if key in adapter.pairs
         ]

@@ -8,39 +8,69 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tinker_engine.model.attention import PackedAttention, Segment, full_part, masked_part, merge, packed_part
+from tinker_engine.model.attention import causal_part, full_part, masked_part, merge
 from tinker_engine.model.cache import Bucket, Prefix
+
+BLOCK = 64  # tokens of a prompt that are computed together
 
 
 @dataclass(frozen=True)
 class PrefillPart:
-    """The next tokens of one prompt: they see `done` tokens that are in the prefix already, and themselves."""
+    """The next tokens of one prompt: they see `done` tokens that are in the prefix already, and themselves.
+
+    They begin where a block does, and end with one or with the prompt.
+    """
 
     rows: slice
     prefix: Prefix
     done: int
-    store: bool  # False when the prefix is complete and only the last token's state is wanted
 
 
 class PrefillAttention:
-    def __init__(self, parts: list[PrefillPart], head_dim: int):
-        segments = [Segment(part.rows.start, part.rows.stop - part.rows.start) for part in parts]
-        self._packed = PackedAttention(segments, head_dim)
+    """Block by block, each over itself and over all before it, in products whose shape depends on its place in its
+    prompt alone: what becomes of a token does not depend on how much of the prompt was in the cache, nor on where it
+    was cut, nor on the other prompts."""
+
+    def __init__(self, parts: list[PrefillPart], head_dim: int, device: torch.device):
         self._parts = parts
+        self._scale = head_dim**-0.5
+        self._before: list[tuple[slice, Prefix, int]] = []  # of blocks, on the padded axis
+        rows: list[Tensor] = []  # of the padded axis
+        places: list[Tensor] = []  # on it
+        end = 0
+        for part in parts:
+            length = part.rows.stop - part.rows.start
+            padded = -(-length // BLOCK) * BLOCK
+            # A block of less is filled up with its last token, which those before do not see.
+            start = part.rows.start
+            rows.append(torch.arange(start, start + padded).clamp_(max=part.rows.stop - 1))
+            places.append(torch.arange(end, end + length))
+            for offset in range(0, padded, BLOCK):
+                if part.done + offset:
+                    block = slice(end + offset, end + offset + BLOCK)
+                    self._before.append((block, part.prefix, part.done + offset))
+            end += padded
+        self._count = end // BLOCK
+        self._whole = end == parts[-1].rows.stop  # nothing was filled up
+        self._rows, self._places = torch.cat(rows).to(device), torch.cat(places).to(device)
 
     def __call__(self, layer: int, q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor) -> Tensor:
-        out_THE, lse_TH = packed_part(self._packed, q_THE, k_TGE, v_TGE)
         for part in self._parts:
-            rows, done = part.rows, part.done
             k_GPE, v_GPE = part.prefix.kv[layer]
-            if done:
-                before = full_part(q_THE[rows], k_GPE[:, :done], v_GPE[:, :done], self._packed.scale)
-                out_THE[rows], _ = merge(before, (out_THE[rows], lse_TH[rows]))
-            if part.store:
-                end = done + rows.stop - rows.start
-                k_GPE[:, done:end] = k_TGE[rows].transpose(0, 1)
-                v_GPE[:, done:end] = v_TGE[rows].transpose(0, 1)
-        return out_THE.flatten(1)
+            end = part.done + part.rows.stop - part.rows.start
+            k_GPE[:, part.done : end] = k_TGE[part.rows].transpose(0, 1)
+            v_GPE[:, part.done : end] = v_TGE[part.rows].transpose(0, 1)
+        if not self._whole:
+            q_THE, k_TGE, v_TGE = (x[self._rows] for x in (q_THE, k_TGE, v_TGE))
+        out_THE, lse_TH = causal_part(q_THE, k_TGE, v_TGE, self._count, self._scale)
+        for block, prefix, end in self._before:
+            k_GPE, v_GPE = prefix.kv[layer]
+            before = full_part(q_THE[block], k_GPE[:, :end], v_GPE[:, :end], self._scale, steady=True)
+            out_THE[block], _ = merge(before, (out_THE[block], lse_TH[block]))
+        return (out_THE if self._whole else out_THE[self._places]).flatten(1)
+
+
+_STEADY_REACH = 512  # keys: attention takes so many at a time
 
 
 class DecodeAttention:
@@ -52,17 +82,21 @@ class DecodeAttention:
         prefixes: list[tuple[Prefix, list[int]]],
         head_dim: int,
         device: torch.device,
+        *,
+        steady: bool,
     ):
-        """`buckets`: places of the rows in each bucket, by slot. `prefixes`: places of the readers of each."""
+        """`buckets`: places of the rows in each bucket, by slot. `prefixes`: places of the readers of each.
+        `steady`: a row's result does not depend on what other rows there are."""
         self._scale = head_dim**-0.5
-        self._buckets = [_BucketView(bucket, places, device) for bucket, places in buckets]
+        self._steady = steady
+        self._buckets = [_BucketView(bucket, places, device, steady) for bucket, places in buckets]
         self._prefixes = [(prefix, _index(places, device)) for prefix, places in prefixes]
 
     def __call__(self, layer: int, q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor) -> Tensor:
         out_THE, lse_TH = self._own(layer, q_THE, k_TGE, v_TGE)
         for prefix, places in self._prefixes:
             k_GPE, v_GPE = prefix.kv[layer]
-            shared = full_part(q_THE[places], k_GPE, v_GPE, self._scale)
+            shared = full_part(q_THE[places], k_GPE, v_GPE, self._scale, steady=self._steady)
             out_THE[places], _ = merge(shared, (out_THE[places], lse_TH[places]))
         return out_THE.flatten(1)
 
@@ -81,15 +115,18 @@ class DecodeAttention:
 class _BucketView:
     """A bucket during one step: where the new token goes and which keys each row may see."""
 
-    def __init__(self, bucket: Bucket, places: list[int], device: torch.device):
+    def __init__(self, bucket: Bucket, places: list[int], device: torch.device, steady: bool):
         self.places = _index(places, device)
         self._layers = bucket.layers
+        self._steady = steady
         self._rows = len(places)
         lengths_B = torch.tensor(bucket.lengths, device=device)
         groups, capacity = bucket.kv.shape[3:5]
         heads_BG = torch.arange(self._rows * groups, device=device).view(self._rows, groups)
         self._cells = (heads_BG * capacity + lengths_B[:, None]).flatten()  # of the new token, as rows of E
-        self._reach = min(capacity, -(-(max(bucket.lengths) + 1) // 16) * 16)
+        # Keys beyond a row's own add zeros to its sums, but how many are added up decides how the sum is split.
+        unit = _STEADY_REACH if steady else 16
+        self._reach = min(capacity, -(-(max(bucket.lengths) + 1) // unit) * unit)
         unseen = torch.arange(self._reach, device=device) > lengths_B[:, None]
         self._mask_BT = torch.zeros(unseen.shape, dtype=bucket.kv.dtype, device=device)
         self._mask_BT.masked_fill_(unseen, -torch.inf)
@@ -101,7 +138,7 @@ class _BucketView:
         k_SGCE.view(-1, k_SGCE.shape[-1]).index_copy_(0, self._cells, k_TGE[self.places].flatten(0, 1))
         v_SGCE.view(-1, v_SGCE.shape[-1]).index_copy_(0, self._cells, v_TGE[self.places].flatten(0, 1))
         k, v = k_SGCE[: self._rows, :, : self._reach], v_SGCE[: self._rows, :, : self._reach]
-        return masked_part(q_THE[self.places], k, v, self._mask_BT, scale)
+        return masked_part(q_THE[self.places], k, v, self._mask_BT, scale, steady=self._steady)
 
 
 def _index(places: list[int], device: torch.device) -> slice | Tensor:

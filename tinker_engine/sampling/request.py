@@ -106,6 +106,12 @@ class Sample:
         self._watch = StopWatch(ticket.stops, token_bytes)
 
     @property
+    def steady(self) -> bool:
+        """Whether its tokens and logprobs must be the same again, to the bit: nothing about it is random."""
+        params = self.ticket.request.params
+        return params.seed is not None or params.temperature == 0
+
+    @property
     def context(self) -> np.ndarray:
         """Everything that comes before the next token."""
         return np.concatenate((self.ticket.prompt, np.asarray(self.tokens, dtype=np.int64)))

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -21,7 +20,6 @@ from tinker_engine.sampling.scheduler import MOST_ROWS, Prefill, Scheduler, by_p
 from tinker_engine.sampling.types import SampleRequest, SampleResult
 
 CACHE_SHARE = 0.25  # of free memory
-SHORT_PREFILL = 64  # tokens that are computed like the rows of a decode step
 PREFILL_TOKENS = 2048  # of one step, so that rows in progress never wait long
 LOGIT_ELEMENTS = 16 * 1024 * 1024  # held at a time
 
@@ -106,9 +104,13 @@ class Sampler:
             self.scheduler.cancel(self._failed.pop())
 
     def _prefill(self) -> None:
-        chunks = self.scheduler.next_chunks(self._prefill_tokens)
-        if not chunks:
-            return
+        if chunks := self.scheduler.next_chunks(self._prefill_tokens):
+            self._compute(chunks)
+        for prefill in [each for each in self.scheduler.prefills if each.remaining == 0]:
+            self._first_tokens(prefill)
+
+    def _compute(self, chunks: list[tuple[Prefill, int]]) -> None:
+        """The keys and values of some prompt tokens, and of prompts that end with them the last token's state."""
         parts: list[PrefillPart] = []
         tokens: list[Tensor] = []
         positions: list[Tensor] = []
@@ -120,21 +122,19 @@ class Sampler:
             end += length
         self.prompt_tokens += end
         device = self.decoder.device
-        with serial() if end <= SHORT_PREFILL else nullcontext():
+        with serial():
             hidden_TD = self.decoder.hidden(
                 torch.cat(tokens).to(device),
                 torch.cat(positions).to(device),
                 max(part.done + part.rows.stop - part.rows.start for part in parts),
-                PrefillAttention(parts, self.decoder.spec.head_dim),
-                LoraBatch.runs([(prefill.prefix.adapter, length) for prefill, length in chunks]),
+                PrefillAttention(parts, self.decoder.spec.head_dim, device),
+                LoraBatch.runs([(prefill.prefix.adapter, length) for prefill, length in chunks], steady=True),
             )
-        finished: list[tuple[Prefill, Tensor]] = []
         for (prefill, length), part in zip(chunks, parts, strict=True):
             self._score(prefill, hidden_TD[part.rows])
             prefill.done += length
             if prefill.remaining == 0:
-                finished.append((prefill, hidden_TD[part.rows.stop - 1]))
-        self._first_tokens(finished)
+                prefill.prefix.last_D = hidden_TD[part.rows.stop - 1].clone()
 
     def _score(self, prefill: Prefill, hidden_TD: Tensor) -> None:
         ticket = prefill.scored
@@ -145,21 +145,25 @@ class Sampler:
         at_a_time = max(1, LOGIT_ELEMENTS // self.decoder.spec.vocab_size)
         for start in range(0, len(hidden_TD), at_a_time):
             part_TD = hidden_TD[start : start + at_a_time]
-            logits = self.decoder.logits(part_TD, LoraBatch.single(prefill.prefix.adapter, len(part_TD)))
+            lora = LoraBatch.single(prefill.prefix.adapter, len(part_TD), steady=True)
+            logits = self.decoder.logits(part_TD, lora)
             ticket.scores.add(prefill.done + first + start, logits)
 
-    def _first_tokens(self, finished: list[tuple[Prefill, Tensor]]) -> None:
+    def _first_tokens(self, prefill: Prefill) -> None:
         """The state of a prompt's last token gives the first token of each of its samples."""
-        for prefill, state_D in finished:
-            logits_1V = self.decoder.logits(state_D[None], LoraBatch.single(prefill.prefix.adapter, 1))
-            at_a_time = max(1, LOGIT_ELEMENTS // self.decoder.spec.vocab_size)
-            going_on: list[Sample] = []
-            for start in range(0, len(prefill.samples), at_a_time):
-                samples = prefill.samples[start : start + at_a_time]
-                chosen = choose(logits_1V.repeat(len(samples), 1), [sample.draw() for sample in samples])
-                going_on += [s for s, c in zip(samples, chosen, strict=True) if self._goes_on(s, c)]
-            self.scheduler.finish_prefill(prefill)
-            self.scheduler.start_rows(prefill, going_on)
+        state_D = prefill.prefix.last_D
+        assert state_D is not None, "the prefix is complete"
+        logits_1V = self.decoder.logits(
+            state_D[None], LoraBatch.single(prefill.prefix.adapter, 1, steady=True)
+        )
+        at_a_time = max(1, LOGIT_ELEMENTS // self.decoder.spec.vocab_size)
+        going_on: list[Sample] = []
+        for start in range(0, len(prefill.samples), at_a_time):
+            samples = prefill.samples[start : start + at_a_time]
+            chosen = choose(logits_1V.repeat(len(samples), 1), [sample.draw() for sample in samples])
+            going_on += [s for s, c in zip(samples, chosen, strict=True) if self._goes_on(s, c)]
+        self.scheduler.finish_prefill(prefill)
+        self.scheduler.start_rows(prefill, going_on)
 
     def _decode(self) -> None:
         self.scheduler.grow_rows()
@@ -169,14 +173,16 @@ class Sampler:
         self.steps += 1
         self.row_steps += len(order)
         device = self.decoder.device
+        steady = any(sample.steady for sample in order)
         buckets = self.cache.buckets
         attend = DecodeAttention(
             [(buckets[capacity], places) for capacity, places in self.scheduler.by_bucket(order)],
             by_prefix(order),
             self.decoder.spec.head_dim,
             device,
+            steady=steady,
         )
-        lora = LoraBatch.runs([(sample.ticket.request.adapter, 1) for sample in order])
+        lora = LoraBatch.runs([(sample.ticket.request.adapter, 1) for sample in order], steady=steady)
         with serial():
             hidden_TD = self.decoder.hidden(
                 torch.tensor([sample.tokens[-1] for sample in order], device=device),

@@ -15,20 +15,20 @@ from tinker_engine.errors import InputError
 from tinker_engine.model.cache import KvCache, Prefix, slot_capacity
 from tinker_engine.model.lora import Adapter
 from tinker_engine.model.token_ids import common_prefix
-from tinker_engine.sampling.attend import PrefillPart
+from tinker_engine.sampling.attend import BLOCK, PrefillPart
 from tinker_engine.sampling.request import Sample, Ticket
 
 MOST_ROWS = 256
-WORTH_WAITING = 32  # tokens: a prompt waits a step for another that is computing so much of its beginning
+LONG_PROMPT = 512  # tokens
 
 
 class Prefill:
     """A context being computed, and the samples that start from it."""
 
-    def __init__(self, prefix: Prefix, done: int, *, complete: bool, reserved: int):
+    def __init__(self, prefix: Prefix, done: int, *, found: bool, reserved: int):
         self.prefix = prefix
         self.done = done  # tokens whose keys and values are there
-        self.complete = complete  # the prefix was in the cache; only its last state is missing
+        self.found = found  # all of it, in the cache
         self.reserved = reserved  # cache tokens set aside: the prefix if new, and the samples' slots
         self.samples: list[Sample] = []
 
@@ -43,7 +43,7 @@ class Prefill:
         return ticket if ticket.scores is not None and not self.samples[0].tokens else None
 
     def part(self, start: int, length: int) -> PrefillPart:
-        return PrefillPart(slice(start, start + length), self.prefix, self.done, store=not self.complete)
+        return PrefillPart(slice(start, start + length), self.prefix, self.done)
 
 
 class Scheduler:
@@ -117,7 +117,8 @@ class Scheduler:
         return prefill.prefix.adapter is adapter and np.array_equal(prefill.prefix.tokens_P, context)
 
     def _join(self, prefill: Prefill, sample: Sample) -> bool:
-        slot = slot_capacity(1)
+        copies = _takes_copy(sample, company=1 + len(prefill.samples))
+        slot = slot_capacity(len(prefill.prefix) + 1 if copies else 1)
         if not self.cache.make_room(slot):
             return False
         self.cache.reserved += slot
@@ -129,6 +130,7 @@ class Scheduler:
         self, sample: Sample, context: np.ndarray, adapter: Adapter | None, found: Prefix | None, shared: int
     ) -> bool:
         complete = found is not None and shared == len(found) == len(context)
+        done = len(context) if complete else _whole_blocks(min(shared, len(context) - 1))
         reserved = slot_capacity(len(context) + 1) + (0 if complete else len(context))
         if found is not None:
             found.readers += 1  # not to be evicted by the next line
@@ -139,7 +141,6 @@ class Scheduler:
             # What it could share may be what takes the room: compute it anew, or it would wait for ever.
             return found is not None and found.readers == 0 and self._begin(sample, context, adapter, None, 0)
         self.cache.reserved += reserved
-        done = min(shared, len(context) - 1)  # the last token's state is always computed
         if complete and found is not None:
             prefix = found
         else:
@@ -147,7 +148,7 @@ class Scheduler:
             if found is not None:
                 prefix.kv[:, :, :, :done] = found.kv[:, :, :, :done]
         prefix.readers += 1
-        prefill = Prefill(prefix, done, complete=complete, reserved=reserved)
+        prefill = Prefill(prefix, done, found=complete, reserved=reserved)
         prefill.samples.append(sample)
         if sample.index == 0 and not sample.tokens:  # later ones find what the request itself computed
             sample.ticket.cache_hits = done
@@ -157,25 +158,28 @@ class Scheduler:
     def _worth_waiting(self, context: np.ndarray, adapter: Adapter | None, shared: int) -> bool:
         return any(
             prefill.prefix.adapter is adapter
-            and common_prefix(prefill.prefix.tokens_P, context) >= shared + WORTH_WAITING
+            and _whole_blocks(common_prefix(prefill.prefix.tokens_P, context)) > _whole_blocks(shared)
             for prefill in self.prefills
         )
 
     # --- prefill → rows -----------------------------------------------------------------------
 
     def next_chunks(self, budget: int) -> list[tuple[Prefill, int]]:
-        """Tokens to compute of each prefill in this step, neighbours having the same adapter."""
+        """Tokens to compute of each prefill in this step, neighbours having the same adapter: whole blocks, the first
+        of them even beyond the budget, and what is left at the end of a prompt."""
         chunks: list[tuple[Prefill, int]] = []
         for prefill in self.prefills:
-            if budget > 0:
-                chunks.append((prefill, min(prefill.remaining, budget)))
-                budget -= chunks[-1][1]
+            most = _whole_blocks(max(budget, 0 if chunks else BLOCK))
+            length = prefill.remaining if prefill.remaining <= budget else min(prefill.remaining, most)
+            if length > 0:
+                chunks.append((prefill, length))
+                budget -= length
         return sorted(chunks, key=lambda chunk: id(chunk[0].prefix.adapter))
 
     def finish_prefill(self, prefill: Prefill) -> None:
         """The prefix is complete: it can be shared from now on."""
         self._abandon(prefill)
-        if not prefill.complete:
+        if not prefill.found:
             self.cache.prefixes.add(prefill.prefix)
 
     def _abandon(self, prefill: Prefill) -> None:
@@ -186,7 +190,7 @@ class Scheduler:
     def start_rows(self, prefill: Prefill, samples: Sequence[Sample]) -> None:
         """Samples that share a prefix read it where it is; a lone one takes a copy and decodes in the batch."""
         for sample in samples:
-            if len(samples) == 1:
+            if _takes_copy(sample, company=len(samples)):
                 sample.bucket, sample.slot = self.cache.add_row(prefill.prefix.kv, len(prefill.prefix) + 1)
             else:
                 sample.prefix = prefill.prefix
@@ -252,6 +256,18 @@ def by_prefix(order: Iterable[Sample]) -> list[tuple[Prefix, list[int]]]:
         if sample.prefix is not None:
             readers.setdefault(id(sample.prefix), (sample.prefix, []))[1].append(place)
     return list(readers.values())
+
+
+def _takes_copy(sample: Sample, company: int) -> bool:
+    """Where bits count it depends on the request alone: the two ways to attend to a prompt round differently. A long
+    one is read where it is: other requests may have the same, and copies of it would cost more than a call for each."""
+    if not sample.steady:
+        return company == 1
+    return sample.ticket.request.num_samples == 1 and len(sample.ticket.prompt) < LONG_PROMPT
+
+
+def _whole_blocks(tokens: int) -> int:
+    return tokens // BLOCK * BLOCK
 
 
 def _most_needed(prompt: int, limit: int) -> int:

@@ -18,8 +18,6 @@ def answer(client: tinker.SamplingClient, **params) -> tuple[list[int], bytes]:
 
 
 def answers(client: tinker.SamplingClient) -> list[object]:
-    """With the prompt in the cache, as it will be later on: computing it again can change the last bit."""
-    answer(client, seed=1)
     scores = client.compute_logprobs(PROMPT).result()
     return [answer(client, seed=1), answer(client, temperature=0.0), scores]
 

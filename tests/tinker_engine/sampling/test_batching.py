@@ -72,29 +72,49 @@ def test_a_lone_sample_takes_a_copy_and_leaves_the_prefix_to_the_cache(make_samp
 
 def test_identical_prompts_of_separate_requests_share_too(make_sampler: MakeSampler, computed: list[int]):
     sampler = make_sampler()
-    tickets = [sampler.submit(make_request(LONG, 5, seed)) for seed in range(3)]
+    tickets = [sampler.submit(make_request(LONG, 5, seed=None)) for _ in range(3)]
     sampler.step()
     assert computed == [100, 3]
     assert {row.prefix.readers for row in sampler.scheduler.rows if row.prefix} == {3}
+    finish(sampler, *tickets)
+
+
+@pytest.mark.parametrize(("long_prompt", "copies"), [(101, 3), (100, 0)])
+def test_seeded_ones_read_a_long_prompt_where_it_is_and_copy_a_short_one(
+    long_prompt: int,
+    copies: int,
+    make_sampler: MakeSampler,
+    computed: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Each as if it were alone."""
+    monkeypatch.setattr("tinker_engine.sampling.scheduler.LONG_PROMPT", long_prompt)
+    sampler = make_sampler()
+    tickets = [sampler.submit(make_request(LONG, 5, seed)) for seed in range(3)]
+    sampler.step()
+    check_books(sampler)
+    assert computed == [100, 3]
+    assert sum(row.prefix is None for row in sampler.scheduler.rows) == copies
     for ticket, result in zip(tickets, finish(sampler, *tickets), strict=True):
-        assert_same(result.sequences[0], sample_one(make_sampler(), ticket.request))
+        assert result.sequences == [sample_one(make_sampler(), ticket.request)]
+    assert_empty(sampler)
 
 
-def test_a_prompt_seen_before_costs_one_token(make_sampler: MakeSampler, computed: list[int]):
+def test_a_prompt_seen_before_costs_nothing(make_sampler: MakeSampler, computed: list[int]):
     sampler = make_sampler()
     first = sampler.sample([make_request(LONG, 5)])[0]
     assert first.prompt_cache_hit_tokens == 0
     computed.clear()
     again = sampler.sample([make_request(LONG, 5)])[0]
-    assert again.prompt_cache_hit_tokens == 99
-    assert computed == [1, 1, 1, 1, 1]
-    assert_same(again.sequences[0], first.sequences[0])
+    assert again.prompt_cache_hit_tokens == 100
+    assert computed == [1, 1, 1, 1]  # its last state gives the first token
+    assert again.sequences == first.sequences
 
 
-def test_a_shared_beginning_is_reused(make_sampler: MakeSampler, computed: list[int]):
+def test_whole_blocks_of_a_shared_beginning_are_reused(make_sampler: MakeSampler, computed: list[int]):
     sampler = make_sampler()
     sampler.sample([make_request(LONG, 1)])
-    for prompt, hits in (([*LONG[:80], 1, 2, 3], 80), (LONG[:50], 49), ([*LONG, 7, 8], 100)):
+    for prompt, hits in (([*LONG[:80], 1, 2, 3], 64), (LONG[:64], 0), ([*LONG, 7, 8], 64)):
         computed.clear()
         (result,) = sampler.sample([make_request(prompt, 5)])
         assert result.prompt_cache_hit_tokens == hits
@@ -107,8 +127,8 @@ def test_a_beginning_that_is_being_computed_is_waited_for(make_sampler: MakeSamp
     requests = [make_request([*LONG, last], 5) for last in range(4)]
     tickets = [sampler.submit(request) for request in requests]
     results = finish(sampler, *tickets)
-    assert [result.prompt_cache_hit_tokens for result in results] == [0, 100, 100, 100]
-    assert sum(computed) == 101 + 3 + 4 * 4
+    assert [result.prompt_cache_hit_tokens for result in results] == [0, 64, 64, 64]
+    assert sum(computed) == 101 + 3 * 37 + 4 * 4
     for request, result in zip(requests, results, strict=True):
         assert_same(result.sequences[0], sample_one(make_sampler(), request))
 
@@ -121,7 +141,7 @@ def test_nothing_is_shared_between_adapters(make_sampler: MakeSampler):
         assert result.prompt_cache_hit_tokens == 0
         assert_same(result.sequences[0], sample_one(make_sampler(), make_request(LONG, 5, adapter=adapter)))
     hits = [sampler.sample([make_request(LONG, 1, adapter=a)])[0].prompt_cache_hit_tokens for a in adapters]
-    assert hits == [99, 99, 99]
+    assert hits == [100, 100, 100]
 
 
 def test_an_adapter_that_nobody_holds_is_not_kept_by_its_prefixes(make_sampler: MakeSampler):
@@ -141,8 +161,8 @@ def test_cache_hits_tell_what_was_there_before_the_request(make_sampler: MakeSam
     """Its later samples start from what its first ones computed; that is no hit."""
     sampler = make_sampler(most_rows=2)
     (first,) = sampler.sample([make_request(LONG, 3, num_samples=6)])
-    (again,) = sampler.sample([make_request([*LONG[:60], 1], 3, num_samples=6)])
-    assert (first.prompt_cache_hit_tokens, again.prompt_cache_hit_tokens) == (0, 60)
+    (again,) = sampler.sample([make_request([*LONG[:70], 1], 3, num_samples=6)])
+    assert (first.prompt_cache_hit_tokens, again.prompt_cache_hit_tokens) == (0, 64)
 
 
 # --- joining and leaving --------------------------------------------------------------------------
@@ -169,9 +189,10 @@ def test_a_long_prompt_does_not_hold_up_rows_in_progress(make_sampler: MakeSampl
     sampler = make_sampler(prefill_tokens=10)
     running = sampler.submit(make_request([1, 2, 3], 20))
     sampler.step()
-    sampler.submit(make_request(LONG, 1))
-    for expected in range(3, 11):  # one token a step, beside ten of the prompt
+    sampler.submit(make_request(random_prompt(1, 300), 1))
+    for expected in range(3, 7):  # one token a step, beside a block of the prompt
         sampler.step()
+        assert len(sampler.scheduler.prefills) == 1
         assert len(sampler.scheduler.rows[0].tokens) == expected
     assert sampler.scheduler.rows[0].ticket is running
 
@@ -196,7 +217,7 @@ def test_the_least_recently_used_prefix_goes_first(make_sampler: MakeSampler):
     for prompt in (first, second, first, third):  # there is room for two of them beside a row
         sampler.sample([make_request(prompt, 1)])
     hits = [sampler.sample([make_request(p, 1)])[0].prompt_cache_hit_tokens for p in (first, third, second)]
-    assert hits == [99, 99, 0]
+    assert hits == [100, 100, 0]
 
 
 def test_a_prefix_that_is_read_stays(make_sampler: MakeSampler):
@@ -262,7 +283,7 @@ def test_numbers_left_in_a_slot_reach_nobody(make_sampler: MakeSampler):
 @pytest.mark.parametrize("steps", [0, 1, 4, 20])
 def test_cancelling_frees_everything_and_disturbs_nobody(steps: int, make_sampler: MakeSampler):
     """After 0 steps it waits, after 1 its prompt is half done, later it has rows."""
-    sampler = make_sampler(prefill_tokens=40, most_rows=6)
+    sampler = make_sampler(prefill_tokens=84, most_rows=6)
     staying = sampler.submit(make_request(LONG[:20], 30, num_samples=2))
     leaving = sampler.submit(make_request(LONG, 60, seed=2, num_samples=7, prompt_logprobs=True))
     for _ in range(steps):

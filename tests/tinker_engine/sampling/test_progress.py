@@ -78,16 +78,16 @@ def test_a_ticket_that_failed_shows_what_came_before(make_sampler: MakeSampler):
 def test_load_and_rows(make_sampler: MakeSampler):
     sampler = make_sampler(most_rows=4, prefill_tokens=16)
     assert (sampler.load, sampler.rows, sampler.cache_use) == (0, 0, 0.0)
-    ticket = sampler.submit(make_request(PROMPT, 5, num_samples=6))
+    ticket = sampler.submit(make_request(random_prompt(1, 80), 5, num_samples=6))
     assert (sampler.load, sampler.rows) == (6, 0)
-    sampler.step()  # 16 of 20 prompt tokens
+    sampler.step()  # a block of 64 prompt tokens
     assert (sampler.load, sampler.rows) == (6, 0)
     sampler.step()
     assert (sampler.load, sampler.rows) == (6, 4)
-    assert sampler.cache_use == (20 + 4 * 32) / 16_384
+    assert sampler.cache_use == (80 + 4 * 32) / 16_384
     finish(sampler, ticket)
     assert (sampler.load, sampler.rows, sampler.cache_use) == (0, 0, 0.0)
-    assert sampler.cache.used == 20  # kept for the next request, and free for any other
+    assert sampler.cache.used == 80  # kept for the next request, and free for any other
 
 
 def test_counters(make_sampler: MakeSampler):
@@ -96,5 +96,5 @@ def test_counters(make_sampler: MakeSampler):
     assert (sampler.prompt_tokens, sampler.sampled_tokens) == (20, 15)
     assert (sampler.steps, sampler.row_steps) == (4, 12)  # the first tokens come from the prefill
     finish(sampler, sampler.submit(make_request(PROMPT, 1)))
-    assert (sampler.prompt_tokens, sampler.sampled_tokens) == (21, 16)  # all but the last was in the cache
+    assert (sampler.prompt_tokens, sampler.sampled_tokens) == (20, 16)  # all was in the cache
     assert (sampler.steps, sampler.row_steps) == (4, 12)

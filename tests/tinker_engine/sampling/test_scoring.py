@@ -25,7 +25,7 @@ from tinker_engine.sampling.types import PromptAltTokens
 from tinker_engine.training.trainer import Trainer
 from tinker_engine.training.types import Datum
 
-PROMPT = random_prompt(0, 45)
+PROMPT = random_prompt(0, 109)
 KINDS = {  # of scores, and what asks for them
     "prompt_logprobs": "prompt_logprobs",
     "topk_prompt_logprobs": "topk_prompt_logprobs",
@@ -82,7 +82,7 @@ def test_prompt_scores_are_the_reference_models(family: str, prefill_tokens: int
         assert [token for token, _ in alternatives] == tokens[position].tolist()
         assert [value for _, value in alternatives] == pytest.approx(values[position].tolist(), abs=CLOSE)
 
-    assert (scored.shape, scored.dtype) == ((44, 3), np.float32)
+    assert (scored.shape, scored.dtype) == ((108, 3), np.float32)
     assert (np.isnan(scored) == (targets == -1)).all()
     asked = want.gather(1, torch.from_numpy(targets).clamp(min=0)).numpy()
     np.testing.assert_allclose(scored[targets >= 0], asked[targets >= 0], atol=CLOSE)
@@ -189,30 +189,30 @@ def test_the_last_n_do_not_touch_the_other_kinds(make_sampler: MakeSampler):
     np.testing.assert_array_equal(result.prompt_alt_tokens.tokens, whole.prompt_alt_tokens.tokens)
     assert result.prompt_logprobs is not None
     assert whole.prompt_logprobs is not None
-    assert result.prompt_logprobs == [None] * 40 + whole.prompt_logprobs[40:]
+    assert result.prompt_logprobs == [None] * 104 + whole.prompt_logprobs[104:]
 
 
 @pytest.mark.parametrize("kind", ["last_n", "targets"])
 def test_what_comes_before_the_scores_may_be_in_the_cache(kind: str, make_sampler: MakeSampler):
     want = reference_logprobs(FAMILY)
     targets = np.full((len(PROMPT) - 1, 1), -1)
-    targets[30:, 0] = PROMPT[31:]
+    targets[94:, 0] = PROMPT[95:]
     sampler = make_sampler()
-    sampler.sample([make_request([*PROMPT[:40], 1], 1)])
+    sampler.sample([make_request([*PROMPT[:104], 1], 1)])
     computed = sampler.prompt_tokens
     if kind == "last_n":
         request = make_request(PROMPT, 1, prompt_logprobs=True, prompt_logprobs_last_n=14)
     else:
         request = make_request(PROMPT, 1, target_prompt_logprobs=targets)
     (result,) = sampler.sample([request])
-    assert result.prompt_cache_hit_tokens == 30
-    assert sampler.prompt_tokens - computed == 15
+    assert result.prompt_cache_hit_tokens == 64  # a block
+    assert sampler.prompt_tokens - computed == 45
     found = result.prompt_logprobs
     if found is None:
         assert result.target_prompt_logprobs is not None
         found = [None, *result.target_prompt_logprobs[:, 0].tolist()]
     own = want.gather(1, torch.tensor(PROMPT[1:])[:, None])[:, 0]
-    assert found[31:] == pytest.approx(own[30:].tolist(), abs=CLOSE)
+    assert found[95:] == pytest.approx(own[94:].tolist(), abs=CLOSE)
     assert_empty(sampler)
 
 

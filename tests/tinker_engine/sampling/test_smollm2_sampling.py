@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.tinker_engine.sampling.support import assert_same, finish, make_request, sample_one, trained_like
+from tests.tinker_engine.sampling.support import finish, make_request, sample_one, trained_like
 from tinker_engine.model.decoder import Decoder
 from tinker_engine.model.load import LoadedModel, load_model
 from tinker_engine.sampling.sampler import Sampler
@@ -64,8 +64,7 @@ def test_a_sample_is_the_same_alone_and_in_a_mixed_batch(
     busy.step()
     after = busy.submit(make_request(chat(model, "Tell me about trees."), 12, num_samples=2))
     finish(busy, before, mine, after)
-    assert after.result.prompt_cache_hit_tokens > 16  # the system prompt
-    assert_same(mine.result.sequences[0], alone)
+    assert mine.result.sequences == [alone]
 
 
 def test_sampler_and_trainer_agree(model: LoadedModel, decoder: Decoder, sampler: Sampler):
