@@ -19,7 +19,7 @@ from tinker_engine.sampling.attend import BLOCK, PrefillPart
 from tinker_engine.sampling.request import Sample, Ticket
 
 MOST_ROWS = 256
-LONG_PROMPT = 512  # tokens
+SHORT_PROMPT, LONG_PROMPT = 96, 512  # tokens
 
 
 class Prefill:
@@ -259,8 +259,10 @@ def by_prefix(order: Iterable[Sample]) -> list[tuple[Prefix, list[int]]]:
 
 
 def _takes_copy(sample: Sample, company: int) -> bool:
-    """Where bits count it depends on the request alone: the two ways to attend to a prompt round differently. A long
-    one is read where it is: other requests may have the same, and copies of it would cost more than a call for each."""
+    """A prompt that is read where it is costs a call for itself in every layer, a copy room and reading. A short one
+    is always copied. Otherwise, where bits count, it depends on the request alone: the two ways round differently."""
+    if len(sample.ticket.prompt) < SHORT_PROMPT:
+        return True
     if not sample.steady:
         return company == 1
     return sample.ticket.request.num_samples == 1 and len(sample.ticket.prompt) < LONG_PROMPT

@@ -106,7 +106,7 @@ def test_in_a_cache_so_small_that_samples_are_sent_back(case: Case, make_sampler
         check_books(sampler)
         sent_back |= {id(sample.ticket) for sample in sampler.scheduler.waiting if sample.tokens}
     assert older.done
-    assert sent_back == {id(ticket) for ticket in mine}
+    assert sent_back >= {id(ticket) for ticket in mine}
     case.check(mine)
     assert_empty(sampler)
 
