@@ -39,7 +39,11 @@ def build_config_blueprint(model_name: str = TINY_MODEL) -> chz.Blueprint[Config
             "recipe_name": "rl_basic",
             "renderer_name": renderer_name,
             "dataset_builder": _sums(renderer_name) if is_tiny else _gsm8k(model_name, renderer_name),
-            "learning_rate": 1.5e-3 if is_tiny else 4e-5,
+            "learning_rate": 3e-3 if is_tiny else 4e-5,
+            "lr_schedule": "linear" if is_tiny else "constant",
+            "advantage": "group_mean_std" if is_tiny else "group_mean",
+            "loss_fn": "ppo" if is_tiny else "importance_sampling",
+            "num_substeps": 4 if is_tiny else 1,
             "max_tokens": 64 if is_tiny else 256,
             "eval_every": 10 if is_tiny else 0,
         }
@@ -52,9 +56,10 @@ def _sums(renderer_name: str) -> RLDatasetBuilder:
         task="arithmetic",
         model_name_for_tokenizer=TINY_MODEL,
         renderer_name=renderer_name,
-        batch_size=16,
-        group_size=16,
-        n_batches=30,
+        task_options={"think": 1.0, "one_digit": 0.0, "largest": 30, "operations": "+"},
+        batch_size=32,
+        group_size=8,
+        n_batches=50,
     )
 
 
