@@ -184,6 +184,12 @@ class TrainingRun:
             logger.info("going on with step %d of %d", self.first_step, total_steps)
         self._progress = Progress(self.first_step, total_steps, headline) if self.steps else None
 
+    def expect(self, total_steps: int) -> None:
+        """For loops that learn on the way how many steps there are: progress is told of so many from now on."""
+        self.total_steps = total_steps
+        if self._progress is not None:
+            self._progress.expect(total_steps)
+
     async def before_step(
         self,
         step: int,

@@ -39,7 +39,11 @@ class StreamMinibatchConfig:
 
 @chz.chz
 class AsyncConfig:
-    """Sampling ahead of training: nobody waits for the slowest episode."""
+    """Sampling ahead of training: nobody waits for the slowest episode.
+
+    A step is then so many groups and no batch of the data set. How many steps there are is a guess from the batches
+    that were read, so progress and a falling learning rate are approximate; the run ends with the data, or max_steps.
+    """
 
     max_steps_off_policy: int = chz.field(doc="Updates that may have been made since a group was sampled")
     groups_per_batch: int = chz.field(doc="Groups of an update")

@@ -102,7 +102,9 @@ def read_options(pairs: Sequence[str]) -> dict[str, Any]:
     for pair in pairs:
         name, separator, value = pair.partition("=")
         if not separator:
-            raise ConfigurationError(f"env_options={pair}: write name=value, or several with commas between")
+            raise ConfigurationError(
+                f"{pair!r} is no option: write name=value, or several with commas between"
+            )
         *outer, name = name.strip().split(".")
         within = options
         for part in outer:

@@ -36,6 +36,7 @@ class GroupSource:
         self._current: deque[GroupTask] = deque()  # of the batch before `_next_batch`
         self._again: deque[GroupId] = deque()
         self._begun: dict[tuple[int, int], GroupId] = {}
+        self._sizes: dict[int, int] = {}  # of the batches that were read
 
     def open_until(self, batch: int) -> None:
         """Batches before this one may be given out."""
@@ -65,6 +66,13 @@ class GroupSource:
         """Every group of the data set is done."""
         at_end = self._next_batch >= self._end and not self._current
         return at_end and not self._again and not self._begun
+
+    @property
+    def groups_left(self) -> float:
+        """That are not done yet: of batches never read, as many as those that were read have on average."""
+        known = len(self._current) + len(self._again) + len(self._begun)
+        unread = max(0, self._end - self._next_batch)
+        return known + unread * sum(self._sizes.values()) / max(1, len(self._sizes))
 
     # --- a run that resumes ------------------------------------------------------------------------------
 
@@ -120,6 +128,7 @@ class GroupSource:
                     f"batch {batch} of {type(self._dataset).__name__} holds a {type(builder).__name__}, which is no "
                     "EnvGroupBuilder"
                 )
+        self._sizes[batch] = len(builders)
         return [GroupTask(GroupId(batch, index), builder) for index, builder in enumerate(builders)]
 
 

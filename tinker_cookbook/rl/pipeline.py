@@ -58,6 +58,7 @@ class RolloutPipeline:
         self._activity = activity
         self._sampler: tinker.SamplingClient | None = None
         self._step = 0
+        self._wanted: int | None = None  # groups to be trained on from this step on
         self._running: set[asyncio.Task[RolledOut]] = set()
         self._done: asyncio.Queue[asyncio.Task[RolledOut]] = asyncio.Queue()
         self._undelivered = 0  # running, or in the queue
@@ -71,10 +72,16 @@ class RolloutPipeline:
     async def __aexit__(self, *_: object) -> None:
         await cancel_all(self._running)
 
-    async def sample_from(self, sampling_client: tinker.SamplingClient, step: int) -> None:
-        """Begin new groups with these weights, which have `step` updates."""
+    async def sample_from(
+        self, sampling_client: tinker.SamplingClient, step: int, *, groups_wanted: int | None = None
+    ) -> None:
+        """Begin new groups with these weights, which have `step` updates.
+
+        `groups_wanted`: all that will be trained on from this step on; more are not begun.
+        """
         self._sampler, self._step = sampling_client, step
         self._in_update = 0
+        self._wanted = groups_wanted
         await self._fill()
 
     async def next_group(self) -> RolledOut | None:
@@ -109,7 +116,8 @@ class RolloutPipeline:
     # --- beginning ---------------------------------------------------------------------------------------
 
     async def _fill(self) -> None:
-        while self._capacity is None or self._outstanding < self._capacity:
+        limits = [limit for limit in (self._capacity, self._wanted) if limit is not None]
+        while not limits or self._outstanding < min(limits):
             task = await self._source.next()
             if task is None:
                 return

@@ -5,7 +5,9 @@ A rollout that was sent off ends by itself: cancelling who waits for it does not
 
 import asyncio
 import contextlib
+import logging
 import pickle
+import threading
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import BrokenExecutor, Executor
@@ -19,8 +21,13 @@ from tinker_cookbook.utils.logtree.transfer import Branch, graft, take_branch
 from tinker_cookbook.utils.logtree.tree import current_position
 from tinker_cookbook.utils.trace import IterationWindow, SpanRecord, collect_into, current_window
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
 R = TypeVar("R")
+
+END_SECONDS = 20.0
+"""How long rollouts that still run when the executor is to end may go on; its processes are ended then."""
 
 _MAX_DEPTH = (
     5  # attributes of attributes that are looked at to find what cannot be pickled; there may be cycles
@@ -47,6 +54,39 @@ def _start_method(executor: Executor | None) -> str | None:
     """None if it has no processes of its own, as far as one can tell."""
     context = getattr(executor, "_mp_context", None)
     return None if context is None else context.get_start_method()
+
+
+async def end_executor(executor: Executor) -> None:
+    """Shut it down. What waits there is dropped, what runs may finish, and what hangs is not waited for for ever."""
+    processes = list((getattr(executor, "_processes", None) or {}).values())  # it forgets them on the way
+    # A daemon, and none of asyncio's threads, which would be waited for at the end of the event loop.
+    ending = threading.Thread(target=executor.shutdown, kwargs={"cancel_futures": True}, daemon=True)
+    ending.start()
+    if await _ends(ending):
+        return
+    if not processes:
+        logger.warning(
+            "rollouts still run in the executor %g s after the end of the run. Threads cannot be ended from outside: "
+            "this process may stay until they are done",
+            END_SECONDS,
+        )
+        return
+    logger.warning(
+        "rollouts still run in the executor %g s after the end of the run: ending its %d processes",
+        END_SECONDS,
+        len(processes),
+    )
+    for process in processes:
+        process.terminate()
+    if not await _ends(ending):
+        for process in processes:
+            process.kill()
+        await _ends(ending)
+
+
+async def _ends(thread: threading.Thread) -> bool:
+    await asyncio.to_thread(thread.join, END_SECONDS)
+    return not thread.is_alive()
 
 
 # --- here -------------------------------------------------------------------------------------------------

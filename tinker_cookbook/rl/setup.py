@@ -1,7 +1,7 @@
 """What a run of reinforcement learning needs before its first step."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tinker
@@ -19,7 +19,23 @@ from tinker_cookbook.rl.types import RLDataset
 class Plan:
     source: GroupSource
     groups_per_step: int | None  # None: a batch of the data set, whatever its size and whatever comes of it
-    total_steps: int
+    total_steps: (
+        int  # a guess where the size of a step is fixed, of batches not read yet and groups of no use
+    )
+    max_steps: int | None  # where the size of a step is fixed; None: until the data ends
+
+    def total_seen_from(self, step: int) -> int:
+        """Steps of the run, as far as one can tell before this one. Never fewer than were planned at first."""
+        if self.groups_per_step is None:
+            return self.total_steps
+        total = max(self.total_steps, step + _steps_for(self.source.groups_left, self.groups_per_step))
+        return total if self.max_steps is None else min(total, self.max_steps)
+
+    def groups_wanted(self, step: int) -> int | None:
+        """To be trained on from this step on; None: all there are."""
+        if self.groups_per_step is None or self.max_steps is None:
+            return None
+        return (self.max_steps - step) * self.groups_per_step
 
 
 async def make_plan(config: Config, dataset: RLDataset, resume_state: dict[str, Any]) -> Plan:
@@ -29,8 +45,15 @@ async def make_plan(config: Config, dataset: RLDataset, resume_state: dict[str, 
             f"{type(dataset).__name__} has no batch: give it more data, or a smaller batch size"
         )
     if config.async_config is None:
-        return _by_batch(config, dataset, resume_state)
-    return await _by_size(config, config.async_config.groups_per_batch, dataset, resume_state)
+        plan = _by_batch(config, dataset, resume_state)
+    else:
+        plan = await _by_size(config, config.async_config.groups_per_batch, dataset, resume_state)
+    if int(resume_state.get("batch", 0)) < plan.total_steps <= config.warmup_steps:
+        raise ConfigurationError(
+            f"warmup_steps={config.warmup_steps} must be less than the {plan.total_steps} steps of the run: set fewer, "
+            "raise max_steps, or add data"
+        )
+    return plan
 
 
 def _by_batch(config: Config, dataset: RLDataset, resume_state: dict[str, Any]) -> Plan:
@@ -40,11 +63,12 @@ def _by_batch(config: Config, dataset: RLDataset, resume_state: dict[str, Any]) 
             "again, or start in another log_path with load_checkpoint_path"
         )
     total = len(dataset) if config.max_steps is None else min(config.max_steps, len(dataset))
-    return Plan(GroupSource(dataset, total, first_batch=int(resume_state.get("batch", 0))), None, total)
+    source = GroupSource(dataset, total, first_batch=int(resume_state.get("batch", 0)))
+    return Plan(source, None, total, max_steps=None)
 
 
 async def _by_size(config: Config, size: int, dataset: RLDataset, resume_state: dict[str, Any]) -> Plan:
-    """The number of steps is a plan: groups that nothing is learned from do not count."""
+    """The number of steps is a guess: batches may differ in size, and groups of no use do not count."""
     done = int(resume_state.get("batch", 0))
     source = GroupSource(dataset, len(dataset), first_batch=done)
     if "cursor" in resume_state:
@@ -53,10 +77,14 @@ async def _by_size(config: Config, size: int, dataset: RLDataset, resume_state: 
     groups = len(dataset) * await source.size_of_batch(0)
     if not groups:
         raise ConfigurationError(f"the first batch of {type(dataset).__name__} has no groups")
-    planned = math.ceil(groups / size)
-    if config.max_steps is not None:
-        planned = min(config.max_steps, planned)
-    return Plan(source, size, done if source.exhausted else planned)
+    if source.exhausted:
+        return Plan(source, size, done, max_steps=done)
+    guess = Plan(source, size, _steps_for(groups, size), config.max_steps)
+    return replace(guess, total_steps=guess.total_seen_from(done))
+
+
+def _steps_for(groups: float, size: int) -> int:
+    return math.ceil(groups / size)
 
 
 async def context_window(config: Config, service_client: tinker.ServiceClient) -> int | None:

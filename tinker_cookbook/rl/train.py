@@ -10,7 +10,7 @@ Suffixes: `_P` one per group, `_D` one per datum.
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from typing import Any, TypeVar
 
@@ -31,6 +31,7 @@ from tinker_cookbook.rl.metrics import (
 )
 from tinker_cookbook.rl.pipeline import RolledOut, RolloutPipeline, describe
 from tinker_cookbook.rl.report import print_group
+from tinker_cookbook.rl.rollout_executor import end_executor
 from tinker_cookbook.rl.rollouts import (
     FailedGroup,
     RolloutErrorCounter,
@@ -83,7 +84,7 @@ async def main(config: Config, rollout_executor: Executor | None = None) -> None
     finally:
         set_rollout_executor(None)
         if rollout_executor is not None:
-            await asyncio.to_thread(rollout_executor.shutdown, cancel_futures=True)
+            await end_executor(rollout_executor)
 
 
 class Trainer:
@@ -100,6 +101,7 @@ class Trainer:
     ):
         self._config = config
         self._run = run
+        self._plan = plan
         self._source = plan.source
         self._groups_per_step = plan.groups_per_step
         self._window = window
@@ -120,10 +122,18 @@ class Trainer:
 
     async def train(self) -> None:
         async with self._pipeline:
-            for step in self._run.steps:
+            for step in self._steps():
                 if self._data_ended or not await self._step(step):
                     logger.info("the data ended after %d of %d planned steps", step, self._run.total_steps)
                     break
+
+    def _steps(self) -> Iterator[int]:
+        """Those of the plan, which may turn out longer as the data is read."""
+        step = self._run.first_step
+        while step < self._plan.total_seen_from(step):
+            self._run.expect(self._plan.total_seen_from(step))
+            yield step
+            step += 1
 
     async def _step(self, step: int) -> bool:
         """False if the data ended and nothing could be learned from the rest of it: this step was none then."""
@@ -132,7 +142,7 @@ class Trainer:
             metrics = await self._run.before_step(step, self._state(step), sampling_client=sampler)
             if self._groups_per_step is None:
                 self._source.open_until(step + 1)
-            await self._pipeline.sample_from(sampler, step)
+            await self._pipeline.sample_from(sampler, step, groups_wanted=self._plan.groups_wanted(step))
             update = Update(self._run.training_client, self._loss, self._adam(step))
             batch = await self._submit(update)
             self._pipeline.trained()

@@ -39,6 +39,10 @@ class Progress:
                 "step %d of %d: %s", done, self._total, ", ".join([*self._figures(metrics), self._left()])
             )
 
+    def expect(self, total: int) -> None:
+        """So many steps, and not as many as was thought before."""
+        self._bar.total = self._total = total
+
     def close(self) -> None:
         self._bar.close()
         self._redirect.__exit__(None, None, None)

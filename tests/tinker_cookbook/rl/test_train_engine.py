@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from tests.server import running_server
 from tinker_cookbook.rl import train
 from tinker_cookbook.rl.task_env import TaskRLDatasetBuilder
 
@@ -16,16 +15,9 @@ MODEL = "tinker-engine/tiny-chat"
 LOSSES = ["importance_sampling", "ppo", "cispo", "dro", "gspo"]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with running_server(tmp_path_factory.mktemp("engine")) as running:
-        yield running
-
-
-@pytest.fixture(autouse=True)
-def _environment(server, monkeypatch):
-    monkeypatch.setenv("TINKER_API_KEY", server.key)
-    monkeypatch.setenv("TINKER_TELEMETRY", "0")
+@pytest.fixture
+def server(engine):
+    return engine
 
 
 def config(server, folder: Path, *, steps: int = 2, test_size: int = 0, **changes: Any) -> train.Config:
