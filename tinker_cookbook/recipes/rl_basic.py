@@ -3,11 +3,12 @@
 python -m tinker_cookbook.recipes.rl_basic                                # the tiny model, two minutes, no download
 python -m tinker_cookbook.recipes.rl_basic model_name=Qwen/Qwen3.5-9B-Base      # GSM8K
 
-Every field of the config can be given on the command line; --help lists them.
+Every field of the config can be given on the command line, as dataset_builder.group_size=8; --help lists them.
 """
 
 import asyncio
 import sys
+from typing import Any
 
 import chz
 from chz.blueprint import exit_on_entrypoint_error
@@ -18,7 +19,21 @@ from tinker_cookbook.recipes.launch import TINY_MODEL, example_path
 from tinker_cookbook.recipes.math_rl.math_env import Gsm8kDatasetBuilder
 from tinker_cookbook.rl import train
 from tinker_cookbook.rl.task_env import TaskRLDatasetBuilder
-from tinker_cookbook.rl.types import RLDatasetBuilder
+
+# An environment of your own: recipes/custom_env shows how.
+_SUMS: dict[str, Any] = {
+    "dataset_builder": TaskRLDatasetBuilder,
+    "dataset_builder.task": "arithmetic",
+    "dataset_builder.task_options": {"think": 1.0, "one_digit": 0.0, "largest": 30, "operations": "+"},
+    "dataset_builder.batch_size": 32,
+    "dataset_builder.group_size": 8,
+    "dataset_builder.n_batches": 50,
+}
+_GSM8K: dict[str, Any] = {
+    "dataset_builder": Gsm8kDatasetBuilder,
+    "dataset_builder.batch_size": 128,
+    "dataset_builder.group_size": 16,
+}
 
 
 @chz.chz
@@ -32,13 +47,16 @@ def build_config_blueprint(model_name: str = TINY_MODEL) -> chz.Blueprint[Config
     """What the command line does not say. The model decides: the tiny one learns sums, others GSM8K."""
     is_tiny = model_name == TINY_MODEL
     renderer_name = model_info.get_recommended_renderer_name(model_name)
+    data = _SUMS if is_tiny else _GSM8K
     return chz.Blueprint(Config).apply(
         {
             "log_path": example_path("rl_basic", model_name),
             "model_name": model_name,
             "recipe_name": "rl_basic",
             "renderer_name": renderer_name,
-            "dataset_builder": _sums(renderer_name) if is_tiny else _gsm8k(model_name, renderer_name),
+            **data,
+            "dataset_builder.model_name_for_tokenizer": model_name,
+            "dataset_builder.renderer_name": renderer_name,
             "learning_rate": 3e-3 if is_tiny else 4e-5,
             "lr_schedule": "linear" if is_tiny else "constant",
             "advantage": "group_mean_std" if is_tiny else "group_mean",
@@ -47,25 +65,6 @@ def build_config_blueprint(model_name: str = TINY_MODEL) -> chz.Blueprint[Config
             "max_tokens": 64 if is_tiny else 256,
             "eval_every": 10 if is_tiny else 0,
         }
-    )
-
-
-def _sums(renderer_name: str) -> RLDatasetBuilder:
-    # An environment of your own: recipes/custom_env shows how.
-    return TaskRLDatasetBuilder(
-        task="arithmetic",
-        model_name_for_tokenizer=TINY_MODEL,
-        renderer_name=renderer_name,
-        task_options={"think": 1.0, "one_digit": 0.0, "largest": 30, "operations": "+"},
-        batch_size=32,
-        group_size=8,
-        n_batches=50,
-    )
-
-
-def _gsm8k(model_name: str, renderer_name: str) -> RLDatasetBuilder:
-    return Gsm8kDatasetBuilder(
-        model_name_for_tokenizer=model_name, renderer_name=renderer_name, batch_size=128, group_size=16
     )
 
 

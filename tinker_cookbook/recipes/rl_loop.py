@@ -38,6 +38,7 @@ class Config:
     updates_per_step: int = 4  # each on a part of the answers
     largest: int = 30  # of the numbers to add
     n_steps: int = 50
+    max_steps: int | None = None  # stop sooner; a later run goes on
     learning_rate: float = 3e-3  # suits the tiny model; a real one wants 1e-5 to 1e-4, a small one 1e-3
     max_tokens: int = 64
     lora_rank: int = 32
@@ -67,7 +68,8 @@ def main(config: Config) -> None:
     tokenizer = get_tokenizer(config.model_name)
     renderer = renderers.get_renderer(model_info.get_recommended_renderer_name(config.model_name), tokenizer)
 
-    for step in range(start, config.n_steps):
+    last = config.n_steps if config.max_steps is None else min(config.n_steps, config.max_steps)
+    for step in range(start, last):
         started = time.perf_counter()
         if config.save_every and step % config.save_every == 0 and step > start:
             checkpoint_utils.save_checkpoint(
@@ -146,18 +148,18 @@ def main(config: Config) -> None:
         }
         ml_logger.log_metrics(metrics, step=step)
 
-    if start < config.n_steps:
+    if start < last:
         paths = checkpoint_utils.save_checkpoint(
             training_client,
             "final",
             config.log_path,
-            {"batch": config.n_steps},
+            {"batch": last},
             kind="both",
             ttl_seconds=None,
         )
         logger.info("done: %s", paths)
     else:
-        logger.info("%s is complete: raise n_steps to train on", config.log_path)
+        logger.info("%s is complete: raise n_steps or max_steps to train on", config.log_path)
     ml_logger.close()
 
 

@@ -90,7 +90,9 @@ def dataset_builder_by_name(
     try:
         return builder(**{**given, **named.options, **options})
     except TypeError as error:
-        raise ConfigurationError(f"{env} needs more than the command line gives it: {error}") from error
+        raise ConfigurationError(
+            f"{env} cannot be made of what the command line gives it: {error}"
+        ) from error
 
 
 def read_options(pairs: Sequence[str]) -> dict[str, Any]:

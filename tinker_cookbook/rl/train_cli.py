@@ -57,7 +57,9 @@ class CLIConfig:
     lr_schedule: LRSchedule = chz.field(default="linear", doc="How it falls over the steps")
     warmup_steps: int = chz.field(default=0, doc="Steps over which it rises first")
     grad_clip_norm: float = chz.field(default=0.0, doc="Largest norm of a gradient; 0: not limited")
-    weight_decay: float = 0.0
+    weight_decay: float = chz.field(
+        default=0.0, doc="Share of the weights taken off at each step, times the learning rate"
+    )
     lora_rank: int = chz.field(default=32, doc="Rank of the adapter that is trained")
     seed: int = chz.field(
         default=0, doc="Of the adapter's first weights, of problems and of all that is sampled"
@@ -175,7 +177,7 @@ def _settings(cli: CLIConfig, model: ServedModel, renderer_name: str) -> dict[st
     }
     if cli.test_size is not None:
         settings["test_size"] = cli.test_size
-    if cli.max_steps is not None:
+    if cli.max_steps is not None and cli.max_steps > 0:  # the run's config refuses others by that name
         settings["n_batches"] = cli.max_steps
     return settings
 

@@ -95,9 +95,9 @@ def test_a_file_of_problems_and_a_builder_of_ones_own(tmp_path):
         ("arithmetic", {"largst": 9}, "env arithmetic has no option largst; it has task, model_name_for_tok"),
         ("no_such_module:Builder", {}, "No module named 'no_such_module'; is it on PYTHONPATH"),
         (f"{HERE}:Absent", {}, "has no attribute 'Absent'"),
-        (f"{HERE}:NotChz", {}, "is no RLDatasetBuilder: derive it from that and put @chz.chz before it"),
+        (f"{HERE}:NotChz", {}, "NotChz is not decorated with @chz.chz"),
         (f"{HERE}:SETTINGS", {}, "is no RLDatasetBuilder"),
-        (f"{HERE}:Demanding", {}, "needs more than the command line gives it: .*secret"),
+        (f"{HERE}:Demanding", {}, "cannot be made of what the command line gives it: .*secret"),
         ("multiplication", {"largest": 2}, "largest=2 gives too few"),
     ],
 )

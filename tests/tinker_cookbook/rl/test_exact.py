@@ -22,14 +22,14 @@ SAVED = 2  # steps of the checkpoint that a killed run goes on from
 KILLED = 3
 ARGUMENTS = [
     *(
-        "batch_size=3",
+        "batch_size=2",
         "group_size=4",
         f"max_steps={STEPS}",
-        "max_tokens=8",
+        "max_tokens=24",
         "learning_rate=1e-3",
         "lora_rank=4",
     ),
-    *("test_size=3", "eval_every=2", f"save_every={SAVED}", "num_groups_to_log=0"),
+    *("test_size=2", "eval_every=2", f"save_every={SAVED}", "num_groups_to_log=0"),
 ]
 TASKS = ["arithmetic", "guess_number"]  # of one turn and of several
 
