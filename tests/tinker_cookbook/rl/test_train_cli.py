@@ -40,9 +40,9 @@ def test_everything_can_be_left_open():
     builder: Any = config.dataset_builder
     assert (builder.task, builder.batch_size, builder.group_size, builder.n_batches) == (
         "arithmetic",
-        16,
-        16,
-        30,
+        32,
+        8,
+        50,
     )
     assert config.async_config is config.stream_minibatch_config is config.kl_reference_config is None
 
