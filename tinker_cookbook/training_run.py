@@ -45,6 +45,7 @@ from tinker_cookbook.exceptions import ConfigurationError
 from tinker_cookbook.run_config import RunConfig
 from tinker_cookbook.stores import TrainingRunStore
 from tinker_cookbook.utils import logtree, ml_log, trace
+from tinker_cookbook.utils.atomic_file import write_text_atomically
 from tinker_cookbook.utils.concurrency import gather_or_cancel
 from tinker_cookbook.utils.git_rev import recipe_user_metadata
 from tinker_cookbook.utils.misc_utils import iteration_dir, local_folder
@@ -262,8 +263,7 @@ class TrainingRun:
             return
         self.store.write_logtree(step, page.to_dict(), base_name=name)
         if (folder := iteration_dir(self.config.log_path, step)) is not None:
-            path = folder / f"{name}.html"
-            logtree.write_html_with_default_style(page.body_html(), path, title=page.title)
+            write_text_atomically(folder / f"{name}.html", page.get_html())
 
     # --- the end -------------------------------------------------------------------------------------
 

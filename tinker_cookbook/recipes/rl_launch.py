@@ -59,7 +59,7 @@ class RLCLIConfig:
     )
     max_steps: int | None = chz.field(default=None, doc="Stop after so many steps; None: when the data ends")
 
-    eval_temperature: float | None = chz.field(default=0.0, doc="Of evaluation; None: that of training")
+    eval_temperature: float | None = chz.field(default=None, doc="Of evaluation; None: that of training")
     eval_every: int = chz.field(default=20, doc="Steps between evaluations; 0: none")
     save_every: int = chz.field(default=20, doc="Steps between checkpoints; 0: the final one alone")
     base_url: str | None = chz.field(

@@ -93,7 +93,7 @@ class CLIConfig:
 
     test_size: int | None = chz.field(default=None, doc="Held-out problems; None: as the environment has it")
     eval_every: int = chz.field(default=10, doc="Steps between evaluations; 0: none")
-    eval_temperature: float | None = chz.field(default=0.0, doc="Of evaluation; None: that of training")
+    eval_temperature: float | None = chz.field(default=None, doc="Of evaluation; None: that of training")
     save_every: int = chz.field(default=20, doc="Steps between checkpoints; 0: none but the final one")
     num_groups_to_log: int = chz.field(default=4, doc="Groups in the report of a step; 0: no report")
 

@@ -88,6 +88,8 @@ def test_every_mode_trains_and_writes_its_files(server, tmp_path, mode, changes)
         *(f"iteration_00000{step}/eval_test.html" for step in (0, 2, 3)),
         *(f"iteration_00000{step}/eval_test_rollout_summaries.jsonl" for step in (0, 2, 3)),
     }
+    page = (tmp_path / "iteration_000000/train.html").read_text(encoding="utf-8")
+    assert ".lt-tok.p1" in page, "the colours of advantages are in the page"
     summaries = (tmp_path / "iteration_000000/train_rollout_summaries.jsonl").read_text().splitlines()
     assert len(summaries) == 16
     assert (tmp_path / "reward.png").read_bytes()[:4] == b"\x89PNG"
