@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from tests.tinker_cookbook.recipes.runs import checkpoints_of, metrics_of
@@ -31,9 +33,7 @@ def test_nobody_to_ask_about_a_log_path_that_exists(tmp_path):
 )
 def test_data_and_renderer_follow_the_model(model_name, builder, renderer):
     config = rl_basic.build_config_blueprint(model_name).make()
-    assert type(config.dataset_builder) is builder
-    assert (config.dataset_builder.model_name_for_tokenizer, config.dataset_builder.renderer_name) == (
-        model_name,
-        renderer,
-    )
+    data: Any = config.dataset_builder
+    assert type(data) is builder
+    assert (data.model_name_for_tokenizer, data.renderer_name) == (model_name, renderer)
     assert config.renderer_name == renderer
