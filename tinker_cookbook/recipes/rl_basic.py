@@ -24,9 +24,10 @@ from tinker_cookbook.rl.task_env import TaskRLDatasetBuilder
 _SUMS: dict[str, Any] = {
     "dataset_builder": TaskRLDatasetBuilder,
     "dataset_builder.task": "arithmetic",
-    "dataset_builder.batch_size": 16,
-    "dataset_builder.group_size": 16,
-    "dataset_builder.n_batches": 30,
+    "dataset_builder.task_options": {"think": 1.0, "one_digit": 0.0, "largest": 30, "operations": "+"},
+    "dataset_builder.batch_size": 32,
+    "dataset_builder.group_size": 8,
+    "dataset_builder.n_batches": 50,
 }
 _GSM8K: dict[str, Any] = {
     "dataset_builder": Gsm8kDatasetBuilder,
@@ -56,7 +57,11 @@ def build_config_blueprint(model_name: str = TINY_MODEL) -> chz.Blueprint[Config
             **data,
             "dataset_builder.model_name_for_tokenizer": model_name,
             "dataset_builder.renderer_name": renderer_name,
-            "learning_rate": 1.5e-3 if is_tiny else 4e-5,
+            "learning_rate": 3e-3 if is_tiny else 4e-5,
+            "lr_schedule": "linear" if is_tiny else "constant",
+            "advantage": "group_mean_std" if is_tiny else "group_mean",
+            "loss_fn": "ppo" if is_tiny else "importance_sampling",
+            "num_substeps": 4 if is_tiny else 1,
             "max_tokens": 64 if is_tiny else 256,
             "eval_every": 10 if is_tiny else 0,
         }

@@ -9,9 +9,9 @@ from tinker.types import LossFnType
 from tinker_cookbook import model_info
 from tinker_cookbook.checkpoint_utils import resolve_renderer_name_from_checkpoint_or_default
 from tinker_cookbook.cli_utils import LogdirBehavior, check_log_dir
-from tinker_cookbook.recipes.launch import TINY_MODEL, example_path
+from tinker_cookbook.recipes.launch import TINY_MODEL, example_path, learning_rate_for
 from tinker_cookbook.rl import train
-from tinker_cookbook.rl.train_cli import default_learning_rate
+from tinker_cookbook.rl.train_cli import default_num_substeps
 from tinker_cookbook.rl.types import RLDatasetBuilder
 from tinker_cookbook.utils.lr_scheduling import LRSchedule
 
@@ -28,19 +28,21 @@ class RLCLIConfig:
     lora_rank: int = chz.field(default=32, doc="Rank of the adapter that is trained")
     seed: int = chz.field(default=0, doc="Of the problems, of sampling and of the adapter's first weights")
 
-    group_size: int = chz.field(default=16, doc="Tries at each problem, whose rewards are compared")
-    groups_per_batch: int = chz.field(default=16, doc="Problems in a batch")
+    group_size: int = chz.field(default=8, doc="Tries at each problem, whose rewards are compared")
+    groups_per_batch: int = chz.field(default=32, doc="Problems in a batch")
     max_tokens: int | None = chz.field(default=None, doc="Most tokens of a reply; None: as the data needs")
     temperature: float = chz.field(default=1.0, doc="Of sampling")
 
-    learning_rate: float | None = chz.field(default=None, doc="None: half of hyperparam_utils.get_lr")
-    lr_schedule: LRSchedule = chz.field(default="constant", doc="How it falls over the steps")
+    learning_rate: float | None = chz.field(default=None, doc="At its peak; None: hyperparam_utils.get_lr")
+    lr_schedule: LRSchedule = chz.field(default="linear", doc="How it falls over the steps")
     advantage: str = chz.field(
         default="group_mean_std", doc="Estimator of advantages, by its name in rl.advantages"
     )
-    loss_fn: LossFnType = chz.field(default="importance_sampling", doc="Any loss the server has")
+    loss_fn: LossFnType = chz.field(default="ppo", doc="Any loss the server has")
     loss_fn_config: dict[str, Any] | None = chz.field(default=None, doc="Its options")
-    num_substeps: int = chz.field(default=1, doc="Optimizer steps that a batch is split over")
+    num_substeps: int | None = chz.field(
+        default=None, doc="Optimizer steps of a batch; None: one for every 64 episodes, 4 at most"
+    )
     kl_penalty_coef: float = chz.field(default=0.0, doc="Price of a nat away from the base model")
     kl_discount_factor: float = chz.field(
         default=0.0, doc="Share of later departures that a token answers for"
@@ -92,7 +94,7 @@ def rl_config(
     renderer_name: str,
     max_tokens: int,
 ) -> train.Config:
-    learning_rate = cli.learning_rate or default_learning_rate(cli.model_name)
+    learning_rate = learning_rate_for(cli.model_name, cli.learning_rate)
     name = (
         data_name,
         cli.model_name,
@@ -121,7 +123,7 @@ def rl_config(
         advantage=cli.advantage,
         loss_fn=cli.loss_fn,
         loss_fn_config=cli.loss_fn_config,
-        num_substeps=cli.num_substeps,
+        num_substeps=cli.num_substeps or default_num_substeps(cli.groups_per_batch * cli.group_size),
         kl_penalty_coef=cli.kl_penalty_coef,
         kl_discount_factor=cli.kl_discount_factor,
         kl_reference_config=reference if cli.kl_penalty_coef > 0 else None,

@@ -33,12 +33,14 @@ class Config:
     log_path: str = example_path("rl_loop")
     model_name: str = TINY_MODEL
     base_url: str | None = None  # None: TINKER_BASE_URL, else an engine on this machine
-    batch_size: int = 16  # questions of a step
-    group_size: int = 16  # answers to each
-    largest: int = 100  # of the numbers to add
-    n_steps: int = 30
-    learning_rate: float = 1.5e-3  # suits the tiny model; a real one wants 1e-5 to 1e-4, a small one 1e-3
-    max_tokens: int = 16
+    batch_size: int = 32  # questions of a step
+    group_size: int = 8  # answers to each
+    updates_per_step: int = 4  # each on a part of the answers
+    largest: int = 30  # of the numbers to add
+    n_steps: int = 50
+    max_steps: int | None = None  # stop sooner; a later run goes on
+    learning_rate: float = 3e-3  # suits the tiny model; a real one wants 1e-5 to 1e-4, a small one 1e-3
+    max_tokens: int = 64
     lora_rank: int = 32
     save_every: int = 20  # steps; 0: only at the end
     ttl_seconds: int | None = 604800  # how long the server keeps a checkpoint; the final one stays
@@ -65,9 +67,9 @@ def main(config: Config) -> None:
     # How questions become tokens, and tokens answers: as the model was taught.
     tokenizer = get_tokenizer(config.model_name)
     renderer = renderers.get_renderer(model_info.get_recommended_renderer_name(config.model_name), tokenizer)
-    adam = tinker.AdamParams(learning_rate=config.learning_rate, beta1=0.9, beta2=0.95, eps=1e-8)
 
-    for step in range(start, config.n_steps):
+    last = config.n_steps if config.max_steps is None else min(config.n_steps, config.max_steps)
+    for step in range(start, last):
         started = time.perf_counter()
         if config.save_every and step % config.save_every == 0 and step > start:
             checkpoint_utils.save_checkpoint(
@@ -85,7 +87,12 @@ def main(config: Config) -> None:
             (rng.randint(0, config.largest), rng.randint(0, config.largest)) for _ in range(config.batch_size)
         ]
         prompts = [
-            renderer.build_generation_prompt([{"role": "user", "content": f"What is {a} + {b}?"}])
+            renderer.build_generation_prompt(
+                [
+                    {"role": "system", "content": "Think first."},
+                    {"role": "user", "content": f"What is {a} + {b}?"},
+                ]
+            )
             for a, b in sums
         ]
         params = [
@@ -117,35 +124,42 @@ def main(config: Config) -> None:
             for answer, reward in zip(answers, rewards_G, strict=True):
                 data.append(make_datum(prompt, answer, reward - mean))
 
-        if data:
-            # Both are sent before either is waited for, so that the server does not wait for us in between.
-            gradient = training_client.forward_backward(data, "importance_sampling")
-            update = training_client.optim_step(adam)
-            gradient.result()
-            update.result()
+        # Several updates, each on its share of the answers. All are sent before any is waited for, so that the server
+        # does not wait for us in between. After the first, the policy is no longer the one that was sampled: "ppo"
+        # clips what it would gain by moving further from it.
+        learning_rate = config.learning_rate * (1 - step / config.n_steps)  # falls to 0 over the steps
+        adam = tinker.AdamParams(learning_rate=learning_rate, beta1=0.9, beta2=0.95, eps=1e-8)
+        random.Random(step).shuffle(data)
+        parts = [data[i :: config.updates_per_step] for i in range(config.updates_per_step)]
+        pending = []
+        for part in filter(None, parts):
+            pending.append(training_client.forward_backward(part, "ppo"))
+            pending.append(training_client.optim_step(adam))
+        for future in pending:
+            future.result()
 
         metrics = {
             "reward/total": sum(rewards) / len(rewards),
             "progress/batch": step,
             "progress/done_frac": (step + 1) / config.n_steps,
-            "optim/lr": config.learning_rate,
+            "optim/lr": learning_rate,
             "num_datums": len(data),
             "time/total": time.perf_counter() - started,
         }
         ml_logger.log_metrics(metrics, step=step)
 
-    if start < config.n_steps:
+    if start < last:
         paths = checkpoint_utils.save_checkpoint(
             training_client,
             "final",
             config.log_path,
-            {"batch": config.n_steps},
+            {"batch": last},
             kind="both",
             ttl_seconds=None,
         )
         logger.info("done: %s", paths)
     else:
-        logger.info("%s is complete: raise n_steps to train on", config.log_path)
+        logger.info("%s is complete: raise n_steps or max_steps to train on", config.log_path)
     ml_logger.close()
 
 

@@ -39,6 +39,14 @@ ENVS: dict[str, NamedEnv] = {
         name: NamedEnv(_TASK_ENV, _first_line(inspect.getmodule(task).__doc__), {"task": name})
         for name, task in TASKS.items()
     },
+    "arithmetic": NamedEnv(
+        _TASK_ENV,
+        "Sums of numbers up to 30, thinking first",
+        {
+            "task": "arithmetic",
+            "task_options": {"think": 1.0, "one_digit": 0.0, "largest": 30, "operations": "+"},
+        },
+    ),
     "addition": NamedEnv(_ARITHMETIC, "What is 27 + 15?", max_tokens=16),
     "multiplication": NamedEnv(_ARITHMETIC, "What is 7 * 8?", {"operation": "*", "largest": 9}, 16),
     "gsm8k": NamedEnv(_MATH + "Gsm8kDatasetBuilder", "Word problems of grade school", max_tokens=512),
@@ -88,7 +96,10 @@ def dataset_builder_by_name(
 
 
 def read_options(pairs: Sequence[str]) -> dict[str, Any]:
-    """`largest=9` as {"largest": 9}: a Python literal where it is one, and text otherwise."""
+    """`largest=9` as {"largest": 9}, `task_options.think=1` as {"task_options": {"think": 1}}.
+
+    A value is a Python literal where it is one, and text otherwise.
+    """
     options: dict[str, Any] = {}
     for pair in pairs:
         name, separator, value = pair.partition("=")
@@ -96,11 +107,19 @@ def read_options(pairs: Sequence[str]) -> dict[str, Any]:
             raise ConfigurationError(
                 f"{pair!r} is no option: write name=value, or several with commas between"
             )
-        try:
-            options[name.strip()] = ast.literal_eval(value)
-        except (ValueError, SyntaxError):
-            options[name.strip()] = value
+        *outer, name = name.strip().split(".")
+        within = options
+        for part in outer:
+            within = within.setdefault(part, {})
+        within[name] = _literal(value)
     return options
+
+
+def _literal(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
 
 
 def describe_envs() -> str:

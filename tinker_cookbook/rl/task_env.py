@@ -65,7 +65,7 @@ class TaskMessageEnv(MessageEnv):
         return MessageStepResult(
             reward=correct + self.format_coef * (is_formed - 1),
             episode_done=True,
-            next_messages=self._conversation,
+            next_messages=[],
             metrics={"correct": correct, "format": is_formed},
             logs={"problem": self.problem.key},
         )
@@ -132,7 +132,8 @@ class TaskEnv(EnvFromMessageEnv):
         return result
 
     async def _render(self, messages: list[Message]) -> tinker.ModelInput:
-        rendered = await super()._render(messages)
+        # Short text: a thread for it would cost more than it frees.
+        rendered = self.renderer.build_generation_prompt(messages)
         stop = self._renderer_stop
         if not self._action or not self.renderer.has_extension_property or not isinstance(stop[0], int):
             return rendered

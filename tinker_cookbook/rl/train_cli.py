@@ -33,7 +33,7 @@ class CLIConfig:
         doc="Environment: a name of the list above, module:Builder, or a file of problems",
     )
     env_options: tuple[str, ...] = chz.field(
-        default=(), doc="Fields of the environment's builder: largest=9,format_coef=0.1"
+        default=(), doc="Fields of the environment's builder: format_coef=0.1,task_options.think=1"
     )
     model_name: str | None = chz.field(
         default=None, doc="Base model, as the server names it; None: the first it has"
@@ -48,13 +48,13 @@ class CLIConfig:
         default=None, doc="Server of the Tinker API; None: TINKER_BASE_URL, else an engine on this machine"
     )
 
-    batch_size: int = chz.field(default=16, doc="Groups of a step, each of one problem")
-    group_size: int = chz.field(default=16, doc="Tries at each problem, which are compared with each other")
-    max_steps: int | None = chz.field(default=30, doc="Stop after so many steps; None: when the data ends")
+    batch_size: int = chz.field(default=32, doc="Groups of a step, each of one problem")
+    group_size: int = chz.field(default=8, doc="Tries at each problem, which are compared with each other")
+    max_steps: int | None = chz.field(default=50, doc="Stop after so many steps; None: when the data ends")
     max_tokens: int | None = chz.field(default=None, doc="Of one action; None: what the environment needs")
     temperature: float = chz.field(default=1.0, doc="Of sampling")
     learning_rate: float | None = chz.field(default=None, doc="At its peak; None: a good one for the model")
-    lr_schedule: LRSchedule = chz.field(default="constant", doc="How it falls over the steps")
+    lr_schedule: LRSchedule = chz.field(default="linear", doc="How it falls over the steps")
     warmup_steps: int = chz.field(default=0, doc="Steps over which it rises first")
     grad_clip_norm: float = chz.field(default=0.0, doc="Largest norm of a gradient; 0: not limited")
     weight_decay: float = chz.field(
@@ -68,11 +68,11 @@ class CLIConfig:
     advantage: str = chz.field(
         default="group_mean_std", doc="group_mean, group_mean_std, rloo, length_normalised or reward"
     )
-    loss_fn: LossFnType = chz.field(
-        default="importance_sampling", doc="importance_sampling, ppo, cispo, dro, gspo"
-    )
+    loss_fn: LossFnType = chz.field(default="ppo", doc="importance_sampling, ppo, cispo, dro, gspo")
     loss_options: tuple[str, ...] = chz.field(default=(), doc="Its options: clip_high_threshold=1.3")
-    num_substeps: int = chz.field(default=1, doc="Optimizer steps that the data of a step is split over")
+    num_substeps: int | None = chz.field(
+        default=None, doc="Optimizer steps of a step; None: one for every 64 episodes, 4 at most"
+    )
     kl_penalty_coef: float = chz.field(default=0.0, doc="Price of a nat away from the base model")
     kl_discount_factor: float = chz.field(default=0.0, doc="Share of later departures a token answers for")
     max_importance_weight: float = chz.field(
@@ -122,7 +122,8 @@ def build_config(cli: CLIConfig) -> train.Config:
         load_checkpoint_path=cli.load_checkpoint_path,
         base_url=cli.base_url,
         dataset_builder=dataset_builder_by_name(cli.env, settings, options),
-        learning_rate=cli.learning_rate or default_learning_rate(model.name),
+        learning_rate=cli.learning_rate or hyperparam_utils.get_lr(model.name),
+        num_substeps=cli.num_substeps or default_num_substeps(cli.batch_size * cli.group_size),
         max_tokens=cli.max_tokens or env.max_tokens,
         context_window=model.context,
         kl_reference_config=train.KLReferenceConfig(base_model=model.name) if cli.kl_penalty_coef else None,
@@ -143,9 +144,9 @@ def build_config(cli: CLIConfig) -> train.Config:
     return config
 
 
-def default_learning_rate(model_name: str) -> float:
-    """Rewards say less than answers do: half of what fine-tuning takes."""
-    return hyperparam_utils.get_lr(model_name) / 2
+def default_num_substeps(episodes: int) -> int:
+    """Sampling takes most of the time: what it brought is worth more than one optimizer step."""
+    return max(1, min(4, episodes // 64))
 
 
 def default_log_path(env: str, model_name: str) -> str:
@@ -155,7 +156,7 @@ def default_log_path(env: str, model_name: str) -> str:
 
 _SAME = (
     "temperature lr_schedule warmup_steps grad_clip_norm weight_decay lora_rank seed max_steps advantage loss_fn "
-    "num_substeps kl_penalty_coef kl_discount_factor max_importance_weight remove_constant_reward_groups "
+    "kl_penalty_coef kl_discount_factor max_importance_weight remove_constant_reward_groups "
     "rollout_error_tolerance eval_every eval_temperature save_every num_groups_to_log wandb_project wandb_name"
 ).split()
 

@@ -35,7 +35,7 @@ class Update:
         """Accumulate the gradient of these."""
         if not data_D:
             return
-        sent_D = [without_mask(datum) for datum in data_D]
+        sent_D = [as_sent(datum, self._loss.name) for datum in data_D]
         gradient = await self._client.forward_backward_async(
             sent_D,
             self._loss.name,  # pyright: ignore[reportArgumentType]  a server may have others
@@ -67,9 +67,15 @@ class Update:
         return logprobs_D, metrics
 
 
-def without_mask(datum: tinker.Datum) -> tinker.Datum:
-    """The mask is for our own figures; servers refuse fields that a loss does not have."""
+def as_sent(datum: tinker.Datum, loss: str) -> tinker.Datum:
+    """The mask is for our own figures; servers refuse fields that a loss does not have.
+
+    Without an advantage a token has no part in a loss, but in that of "dro", which also pulls logprobs together: there
+    the mask goes along as weights, or the prompt would be learned.
+    """
     fields = {name: value for name, value in datum.loss_fn_inputs.items() if name != "mask"}
+    if loss == "dro":
+        fields["weights"] = datum.loss_fn_inputs["mask"]
     return tinker.Datum(model_input=datum.model_input, loss_fn_inputs=fields)
 
 

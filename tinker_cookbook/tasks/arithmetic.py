@@ -88,14 +88,17 @@ def slip(answer: int, rng: random.Random) -> int:
 class Arithmetic(Task[Sum]):
     name = "arithmetic"
 
-    def __init__(self, *, think: float = 0.2, one_digit: float = 0.3, largest: int = 100):
+    def __init__(
+        self, *, think: float = 0.2, one_digit: float = 0.3, largest: int = 100, operations: str = "+-"
+    ):
         self.think = think  # share of problems that ask for thinking first
         self.one_digit = one_digit  # share of problems whose numbers have one digit
         self.largest = largest
+        self.operations = operations
 
     def draw(self, rng: random.Random) -> Sum:
         top = 9 if rng.random() < self.one_digit else self.largest
-        a, b, op = rng.randint(0, top), rng.randint(0, top), rng.choice("+-")
+        a, b, op = rng.randint(0, top), rng.randint(0, top), rng.choice(self.operations)
         if op == "-" and a < b:
             a, b = b, a
         return Sum(a, op, b, phrasing=rng.choice(PHRASINGS), think=rng.random() < self.think)

@@ -16,8 +16,8 @@ from tinker_cookbook.exceptions import ConfigurationError
 from tinker_cookbook.stores.training_store import TrainingRunStore
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes  # pyright: ignore[reportMissingImports]
-    from matplotlib.figure import Figure  # pyright: ignore[reportMissingImports]
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ def save_curve_png(rows: Rows, path: Path, *, keys: Sequence[str], title: str) -
 def save_comparison_png(runs: Mapping[str, Rows], path: Path, *, keys: Sequence[str], title: str) -> bool:
     """The same for several runs by name, in a colour each."""
     try:
-        from matplotlib.figure import Figure  # pyright: ignore[reportMissingImports]
+        from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] != "matplotlib":
             raise  # it is there and lacks something
@@ -115,7 +115,7 @@ def _draw_panel(axes: "Axes", key: str, runs: list[str], found: list[list[Series
     axes.set_xlabel("step")
     axes.grid(alpha=0.25, linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.locator_params(axis="x", integer=True)
     if len(axes.get_legend_handles_labels()[1]) > 1:
         axes.legend(fontsize=8, framealpha=0.85)
 

@@ -7,7 +7,8 @@ from tinker_cookbook.recipes import rl_loop
 def config(folder, n_steps: int) -> rl_loop.Config:
     return rl_loop.Config(
         log_path=str(folder),
-        n_steps=n_steps,
+        n_steps=4,
+        max_steps=n_steps,
         batch_size=4,
         group_size=6,
         largest=9,

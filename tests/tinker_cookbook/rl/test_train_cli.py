@@ -34,15 +34,15 @@ def served(monkeypatch) -> list[Any]:
 def test_everything_can_be_left_open():
     config = build_config(CLIConfig())
     assert (config.model_name, config.renderer_name, config.context_window) == (MODEL, "chatml", 1024)
-    assert config.learning_rate == pytest.approx(hyperparam_utils.get_lr(MODEL) / 2)
+    assert config.learning_rate == pytest.approx(hyperparam_utils.get_lr(MODEL))
     assert config.log_path == "runs/rl-arithmetic-tiny-chat"
-    assert (config.max_tokens, config.max_steps) == (64, 30)
+    assert (config.max_tokens, config.max_steps) == (64, 50)
     builder: Any = config.dataset_builder
     assert (builder.task, builder.batch_size, builder.group_size, builder.n_batches) == (
         "arithmetic",
-        16,
-        16,
-        30,
+        32,
+        8,
+        50,
     )
     assert config.async_config is config.stream_minibatch_config is config.kl_reference_config is None
 
@@ -82,7 +82,7 @@ def test_every_field_of_the_same_name_is_handed_on():
     """Those that are not are named here: what the command line makes of them is tested above."""
     shared = chz.chz_fields(CLIConfig).keys() & chz.chz_fields(train.Config).keys()
     decided = {"log_path", "model_name", "renderer_name", "load_checkpoint_path", "base_url"}
-    assert shared - set(train_cli._SAME) == decided | {"learning_rate", "max_tokens"}
+    assert shared - set(train_cli._SAME) == decided | {"learning_rate", "max_tokens", "num_substeps"}
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import tinker
 
 from tests.tinker_cookbook.fake_service import FakeFuture, FakeService
 from tests.tinker_cookbook.rl.test_metrics import datum
-from tinker_cookbook.rl.update import Loss, Update, apply_importance_weights, reduce_metrics, without_mask
+from tinker_cookbook.rl.update import Loss, Update, apply_importance_weights, as_sent, reduce_metrics
 
 
 def test_metrics_of_several_calls_are_reduced_by_their_suffix():
@@ -32,7 +32,7 @@ def test_metrics_of_several_calls_are_reduced_by_their_suffix():
 
 def test_the_mask_is_left_out_and_nothing_is_changed():
     whole = datum([3, 4, 5], [0.0, -0.5], [0.0, 1.0])
-    assert without_mask(whole).loss_fn_inputs.keys() == {"target_tokens", "logprobs", "advantages"}
+    assert as_sent(whole, "ppo").loss_fn_inputs.keys() == {"target_tokens", "logprobs", "advantages"}
     assert "mask" in whole.loss_fn_inputs
 
 

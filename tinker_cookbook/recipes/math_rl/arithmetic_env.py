@@ -23,7 +23,7 @@ OPERATIONS: dict[Operation, Callable[[int, int], int]] = {
     "-": operator.sub,
     "*": operator.mul,
 }
-TEST_SHARE = 10  # one sum in so many is kept for testing
+TEST_SHARE = 5  # one sum in so many is kept for testing
 
 
 class ArithmeticEnv(ProblemEnv):

@@ -79,7 +79,7 @@ def test_what_is_set_reaches_the_run():
     builder = config.dataset_builder
     assert isinstance(builder, MathDatasetBuilder)
     assert (builder.grader, builder.timeout, builder.convo_prefix) == ("math_verify", 2.0, None)
-    assert (builder.batch_size, builder.group_size, builder.seed) == (32, 16, 5)
+    assert (builder.batch_size, builder.group_size, builder.seed) == (32, 8, 5)
 
 
 def test_sums_are_asked_of_a_thinking_model_without_thinking():
