@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test test-real test-crash lint types unit format bench bench-server conformance tiny-chat clean
+.PHONY: help demo test test-long test-real test-crash lint types unit format bench bench-server conformance tiny-chat clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -31,6 +31,9 @@ test: $(READY)  ## lint, type check and tests (eight minutes)
 test-real: $(READY)  ## the tests that need the real SmolLM2-135M-Instruct; pulls it first
 	@$(BIN)/tinker-engine pull HuggingFaceTB/SmolLM2-135M-Instruct
 	@$(BIN)/python tests/summary.py real
+
+test-long: $(READY)  ## runs that are killed and resumed, and process pools (two minutes)
+	@$(BIN)/python tests/summary.py long
 
 test-crash: $(READY)  ## kill the engine twenty times while a client trains (three minutes)
 	@CRASH_KILLS=20 $(BIN)/python -m pytest -q tests/tinker_engine/test_crash.py

@@ -16,7 +16,11 @@ CHECKS: dict[str, list[list[str]]] = {
         [PYTHON, "-m", "ruff", "format", "--check", "--quiet", "."],
     ],
     "types": [[PYTHON, "-m", "basedpyright"]],
-    "unit": [[PYTHON, "-m", "pytest", "-n", PROCESSES, "--dist", "loadfile", "--no-loadscope-reorder"]],
+    "unit": [
+        [PYTHON, "-m", "pytest", "-m", "not long"]
+        + ["-n", PROCESSES, "--dist", "loadfile", "--no-loadscope-reorder"]
+    ],
+    "long": [[PYTHON, "-m", "pytest", "-m", "long", "-n", PROCESSES, "--dist", "loadfile"]],
     "real": [[PYTHON, "-m", "pytest", "-m", "real"]],
 }
 
@@ -26,7 +30,7 @@ def main(names: list[str]) -> int:
     for name in names:
         print(f"=== {name}", flush=True)
         started = time.monotonic()
-        one_thread_each = os.environ | {"OMP_NUM_THREADS": "1"} if name == "unit" else None
+        one_thread_each = os.environ | {"OMP_NUM_THREADS": "1"} if name in ("unit", "long") else None
         passed = all(
             subprocess.run(command, check=False, env=one_thread_each).returncode == 0
             for command in CHECKS[name]

@@ -17,6 +17,8 @@ from tests.server import ROOT
 from tests.tinker_cookbook.rl.exact_run import Moment, doing, noting_samples
 from tinker_cookbook.rl import train, train_cli
 
+pytestmark = pytest.mark.long
+
 STEPS = 4
 SAVED = 2  # steps of the checkpoint that a killed run goes on from
 KILLED = 3

@@ -93,7 +93,7 @@ def test_a_builder_is_given_the_settings_it_has_fields_for():
         ("no_such_module:Builder", "no_such_module"),
         ("tinker_cookbook.tasks:Nothing", "Nothing"),
         ("tinker_cookbook.tasks:get_task", "no RLDatasetBuilder"),
-        ("tinker_cookbook.rl.interleaved:InterleavedRLDatasetBuilder", "needs more"),
+        ("tinker_cookbook.rl.interleaved:InterleavedRLDatasetBuilder", "cannot be made"),
     ],
 )
 def test_a_name_that_is_none_is_said(env, words):

@@ -209,6 +209,7 @@ class Dies(Turns):
         raise AssertionError
 
 
+@pytest.mark.long
 def test_a_worker_that_dies_is_an_error_and_no_wait():
     with spawned() as own, pytest.raises(TrainingError, match="a process of the rollout executor died"):
         run(own, Group([Dies()]), strategy=RetryOnFailure())
@@ -217,6 +218,7 @@ def test_a_worker_that_dies_is_an_error_and_no_wait():
 # --- the real engine --------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_rollouts_on_the_engine_from_another_process(processes, tmp_path):
     with running_server(tmp_path) as server:
         service = tinker.ServiceClient(base_url=server.url, api_key=server.key)

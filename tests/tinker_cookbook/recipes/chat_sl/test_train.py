@@ -43,6 +43,7 @@ def test_a_file_of_ones_own(engine, tmp_path):
     assert rows[-1]["test/nll"] < rows[0]["test/nll"]
 
 
+@pytest.mark.long
 def test_a_sweep_in_processes_against_one_engine(engine, tmp_path):
     config = CLIConfig(
         max_steps=2, eval_every=0, **SMALL

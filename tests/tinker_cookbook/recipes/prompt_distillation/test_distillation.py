@@ -11,6 +11,7 @@ from tinker_cookbook.recipes.prompt_distillation import create_data, evaluate, t
 from tinker_cookbook.recipes.prompt_distillation.tasks import ONE_WORD
 
 
+@pytest.mark.long
 def test_the_student_learns_to_do_without_the_prompt(engine, tmp_path, monkeypatch, capsys):
     """As a user would, from anywhere, with nothing but the defaults for where things are."""
     monkeypatch.chdir(tmp_path)

@@ -173,6 +173,7 @@ def test_generated_data_goes_where_it_is_told(tmp_path):
     assert package not in Path(generate_data.default_folder("brief")).parents
 
 
+@pytest.mark.long
 def test_the_tiny_model_grades_itself_for_real(engine, tmp_path):
     cli_main(
         CLIConfig(
