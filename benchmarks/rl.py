@@ -21,7 +21,7 @@ from tinker_cookbook.utils.curves import save_comparison_png
 REWARD = "env/all/reward/total"
 SMOLLM2 = ["model_name=HuggingFaceTB/SmolLM2-135M-Instruct"]
 ONE_DIGIT = ["env_options=largest=9,include_fewshot=False,format_coef=0.0", "max_tokens=12", "test_size=60"]
-SMALL_STEPS = ["batch_size=16", "learning_rate=1e-3", "eval_every=8"]
+SMALL_STEPS = ["batch_size=16", "learning_rate=1e-3", "eval_every=8", "eval_temperature=0.0"]
 
 RUNS: dict[str, list[str]] = {
     "tiny_arithmetic": [],

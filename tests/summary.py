@@ -10,17 +10,15 @@ import time
 
 PYTHON = sys.executable
 PROCESSES = str(max(2, min(4, (os.cpu_count() or 1) // 2)))  # much of the time goes into starting servers
+PARALLEL = ["-n", PROCESSES, "--dist", "loadfile"]
 CHECKS: dict[str, list[list[str]]] = {
     "lint": [
         [PYTHON, "-m", "ruff", "check", "."],
         [PYTHON, "-m", "ruff", "format", "--check", "--quiet", "."],
     ],
     "types": [[PYTHON, "-m", "basedpyright"]],
-    "unit": [
-        [PYTHON, "-m", "pytest", "-m", "not long"]
-        + ["-n", PROCESSES, "--dist", "loadfile", "--no-loadscope-reorder"]
-    ],
-    "long": [[PYTHON, "-m", "pytest", "-m", "long", "-n", PROCESSES, "--dist", "loadfile"]],
+    "unit": [[PYTHON, "-m", "pytest", "-m", "not long", *PARALLEL, "--no-loadscope-reorder"]],
+    "long": [[PYTHON, "-m", "pytest", "-m", "long", *PARALLEL]],
     "real": [[PYTHON, "-m", "pytest", "-m", "real"]],
 }
 
