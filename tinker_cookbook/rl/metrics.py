@@ -19,16 +19,21 @@ from tinker_cookbook.utils.misc_utils import safezip
 def compute_kl_sample_train(
     data_D: list[tinker.Datum], training_logprobs_D: list[torch.Tensor]
 ) -> dict[str, float]:
-    """Over the sampled tokens: two estimates of KL(sampler ‖ trainer), the entropy, and the gap in logprobs.
-
-    The gap is what sampler and trainer disagree by on the same weights; with stale samples it also has the updates
-    made since in it.
-    """
+    """Over the sampled tokens: two estimates of KL(sampler ‖ trainer), and the entropy."""
     sampled, differences = _differences(data_D, training_logprobs_D)
     return {
         "optim/kl_sample_train_v1": float(differences.mean()),
         "optim/kl_sample_train_v2": float(0.5 * differences.square().mean()),
         "optim/entropy": float(-sampled.mean()),
+    }
+
+
+def compute_logprob_gap(
+    data_D: list[tinker.Datum], training_logprobs_D: list[torch.Tensor]
+) -> dict[str, float]:
+    """What sampler and trainer disagree by. On data of the same weights: with updates in between, those are in it."""
+    _, differences = _differences(data_D, training_logprobs_D)
+    return {
         "optim/logprob_gap_mean": float(differences.abs().mean()),
         "optim/logprob_gap_max": float(differences.abs().max()),
     }

@@ -26,6 +26,7 @@ from tinker_cookbook.rl.group_source import GroupTask
 from tinker_cookbook.rl.metric_util import compute_trajectory_metrics
 from tinker_cookbook.rl.metrics import (
     compute_kl_sample_train,
+    compute_logprob_gap,
     compute_post_kl,
     compute_sampling_client_metrics,
 )
@@ -277,10 +278,12 @@ class Trainer:
 
     async def _answers(self, batch: Batch, update: Update) -> Metrics:
         logprobs_D, metrics = await update.results()
-        metrics |= compute_kl_sample_train(batch.all_data, logprobs_D)
+        data_D, first = batch.all_data, update.before_first_step
+        metrics |= compute_kl_sample_train(data_D, logprobs_D)
+        metrics |= compute_logprob_gap(data_D[:first], logprobs_D[:first])
         self._sampler = None
         if self._config.compute_post_kl:
-            metrics |= await compute_post_kl(batch.all_data, await self._newest_sampler())
+            metrics |= await compute_post_kl(data_D, await self._newest_sampler())
         return metrics
 
     @property

@@ -30,6 +30,7 @@ class Update:
         self._steps: list[tinker.APIFuture[tinker.OptimStepResponse]] = []
         self._unapplied = 0  # gradients that no optimizer step has used yet
         self.data_D: list[tinker.Datum] = []
+        self.before_first_step = 0  # datums whose gradient is of the weights from before the update
 
     async def add(self, data_D: Sequence[tinker.Datum]) -> None:
         """Accumulate the gradient of these."""
@@ -48,6 +49,7 @@ class Update:
     async def step(self) -> None:
         """An optimizer step on what was added since the last; none if that is nothing."""
         if self._unapplied:
+            self.before_first_step = self.before_first_step or len(self.data_D)
             self._steps.append(await self._client.optim_step_async(self._adam))
             self._unapplied = 0
 

@@ -10,6 +10,7 @@ import torch
 
 from tinker_cookbook.rl.metrics import (
     compute_kl_sample_train,
+    compute_logprob_gap,
     compute_post_kl,
     compute_sampling_client_metrics,
     discounted_future_sum_vectorized,
@@ -69,10 +70,11 @@ def test_the_sampler_and_the_trainer():
             "optim/kl_sample_train_v1": -0.1,
             "optim/kl_sample_train_v2": 0.5 * (0.16 + 0.04) / 2,
             "optim/entropy": 0.75,
-            "optim/logprob_gap_mean": 0.3,
-            "optim/logprob_gap_max": 0.4,
         },
         rel=1e-5,
+    )
+    assert compute_logprob_gap(TWO, TRAINER) == pytest.approx(
+        {"optim/logprob_gap_mean": 0.3, "optim/logprob_gap_max": 0.4}, rel=1e-5
     )
 
 
