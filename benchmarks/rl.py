@@ -54,7 +54,7 @@ def main() -> None:
             print(name, seed, json.dumps(entry["seeds"][str(seed)]))
         save_comparison_png(curves, RESULTS / f"rl_{name}.png", keys=[REWARD], title=name)
         head = {
-            "command": "python -m benchmarks.rl " + " ".join(figures.keys() & RUNS.keys()),
+            "command": "python -m benchmarks.rl " + " ".join(key for key in RUNS if key in figures),
             "machine": machine(),
         }
         path.write_text(
