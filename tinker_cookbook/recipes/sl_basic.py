@@ -3,7 +3,8 @@
 python -m tinker_cookbook.recipes.sl_basic                                # the tiny model, a minute, no download
 python -m tinker_cookbook.recipes.sl_basic model_name=Qwen/Qwen3.5-9B-Base learning_rate=1e-4
 
-Every field of the config can be given on the command line; --help lists them.
+Every field of the config can be given on the command line, as dataset_builder.common_config.batch_size=8; --help lists
+them.
 """
 
 import asyncio
@@ -19,7 +20,6 @@ from tinker_cookbook.recipes.knights import KnightEvaluatorBuilder
 from tinker_cookbook.recipes.launch import TINY_MODEL, example_path
 from tinker_cookbook.renderers import TrainOnWhat
 from tinker_cookbook.supervised import train
-from tinker_cookbook.supervised.types import ChatDatasetBuilderCommonConfig
 
 
 @chz.chz
@@ -33,17 +33,17 @@ def build_config_blueprint(model_name: str = TINY_MODEL) -> chz.Blueprint[Config
     """What the command line does not say. The model decides: the tiny one learns small data, others No Robots."""
     is_tiny = model_name == TINY_MODEL
     renderer_name = model_info.get_recommended_renderer_name(model_name)
-    common_config = ChatDatasetBuilderCommonConfig(
-        model_name_for_tokenizer=model_name,
-        renderer_name=renderer_name,
-        max_length=32768,
-        batch_size=32 if is_tiny else 128,
-        train_on_what=TrainOnWhat.ALL_ASSISTANT_MESSAGES,
-    )
-    # To train on a file of your own:
-    #   FromConversationFileBuilder(common_config=common_config, file_path="conversations.jsonl", test_size=100)
-    # It is in tinker_cookbook.supervised.data; each line of the file is {"messages": [{"role": ..., "content": ...}]}.
-    dataset_builder = KnightBuilder if is_tiny else NoRobotsBuilder
+    # To train on a file of your own, FromConversationFileBuilder of tinker_cookbook.supervised.data, with
+    #   "dataset_builder.file_path": "conversations.jsonl", "dataset_builder.test_size": 100
+    # Each line of the file is {"messages": [{"role": ..., "content": ...}]}.
+    data = {
+        "": KnightBuilder if is_tiny else NoRobotsBuilder,
+        ".common_config.model_name_for_tokenizer": model_name,
+        ".common_config.renderer_name": renderer_name,
+        ".common_config.max_length": 32768,
+        ".common_config.batch_size": 32 if is_tiny else 128,
+        ".common_config.train_on_what": TrainOnWhat.ALL_ASSISTANT_MESSAGES,
+    }
     evaluators = [KnightEvaluatorBuilder(model_name=model_name)] if is_tiny else []
     return chz.Blueprint(Config).apply(
         {
@@ -51,7 +51,7 @@ def build_config_blueprint(model_name: str = TINY_MODEL) -> chz.Blueprint[Config
             "model_name": model_name,
             "recipe_name": "sl_basic",
             "renderer_name": renderer_name,
-            "dataset_builder": dataset_builder(common_config=common_config),
+            **{f"dataset_builder{field}": value for field, value in data.items()},
             "learning_rate": 3e-3 if is_tiny else 2e-4,
             "lr_schedule": "linear",
             "num_epochs": 1,

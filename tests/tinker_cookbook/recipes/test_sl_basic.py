@@ -27,6 +27,13 @@ def test_nobody_to_ask_about_a_log_path_that_exists(tmp_path):
         sl_basic.main(config)
 
 
+def test_fields_of_the_data_can_be_given_on_the_command_line():
+    words = ["dataset_builder.common_config.batch_size=8", "dataset_builder.tellings=2"]
+    data = sl_basic.build_config_blueprint().make_from_argv(words).dataset_builder
+    assert isinstance(data, KnightBuilder)
+    assert (data.common_config.batch_size, data.tellings) == (8, 2)
+
+
 @pytest.mark.parametrize(
     ("model_name", "builder", "renderer"),
     [
