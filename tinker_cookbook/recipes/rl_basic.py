@@ -1,6 +1,6 @@
 """Reinforcement learning with the cookbook's trainer, in the fewest lines: a config, and main.
 
-python -m tinker_cookbook.recipes.rl_basic                                # the tiny model, two minutes, no download
+python -m tinker_cookbook.recipes.rl_basic                                # the tiny model, some minutes, no download
 python -m tinker_cookbook.recipes.rl_basic model_name=Qwen/Qwen3.5-9B-Base      # GSM8K
 
 Every field of the config can be given on the command line, as dataset_builder.group_size=8; --help lists them.

@@ -1,6 +1,6 @@
 """Reinforcement learning as one plain loop, to be read from top to bottom and changed to taste.
 
-python -m tinker_cookbook.recipes.rl_loop                               # the tiny model, two minutes, no download
+python -m tinker_cookbook.recipes.rl_loop                               # the tiny model, some minutes, no download
 python -m tinker_cookbook.recipes.rl_loop model_name=HuggingFaceTB/SmolLM2-135M-Instruct learning_rate=1e-3
 
 The model is asked for sums it is unsure of. Each is answered `group_size` times, and answers that are better than the
