@@ -76,7 +76,9 @@ def test_kto_and_its_gradient_are_those_worked_out_by_hand():
     loss.mean().backward()
 
     p = sigmoid(beta * (s - max(mismatched.mean(), 0)))
-    np.testing.assert_allclose(loss.detach().numpy(), np.where(wanted, up * (1 - p), down * p), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(
+        loss.detach().numpy(), np.where(wanted, up * (1 - p), down * p), rtol=1e-9, atol=1e-12
+    )
     slopes = np.where(wanted, -up, down) * beta * p * (1 - p) / 40
     assert scores.grad is not None
     np.testing.assert_allclose(scores.grad.numpy(), slopes, rtol=1e-9, atol=1e-12)
