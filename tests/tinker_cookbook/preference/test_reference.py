@@ -179,8 +179,8 @@ def test_an_answer_without_logprobs_is_an_error(tmp_path):
 
 def test_a_digest_tells_apart_what_has_another_logprob():
     datum = batch()[0]
-    weights = datum.loss_fn_inputs["weights"].tolist()
-    lighter = tinker.Datum(datum.model_input, {**datum.loss_fn_inputs, "weights": [0.5 * w for w in weights]})
+    half = tinker.TensorData.from_torch(0.5 * datum.loss_fn_inputs["weights"].to_torch())
+    lighter = tinker.Datum(datum.model_input, {**datum.loss_fn_inputs, "weights": half})
     longer = tinker.Datum(whole_sequence(datum), datum.loss_fn_inputs)
     split = tinker.ModelInput.from_ints(datum.model_input.to_ints()[:3]).append(
         tinker.EncodedTextChunk(tokens=datum.model_input.to_ints()[3:])

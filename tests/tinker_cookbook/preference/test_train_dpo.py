@@ -1,13 +1,16 @@
 """What the config of preference training refuses, and what is shown of the data."""
 
+import asyncio
+import json
 import logging
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from tests.tinker_cookbook.fake_service import FakeService
+from tests.tinker_cookbook.fake_service import FakeService, FakeTrainingClient
 from tests.tinker_cookbook.preference.pairs import labeled, pairs, polite, singles
 from tests.tinker_cookbook.rl.tiny import MODEL
 from tinker_cookbook import display, service
@@ -60,6 +63,38 @@ def test_data_that_cannot_be_learned_from_is_refused_before_anything_is_trained(
     with pytest.raises(error, match=words):
         train_dpo.main(config(tmp_path, **changes))
     assert [call for call in fake.calls if call.startswith(("forward", "optim"))] == []
+
+
+def test_a_step_that_is_submitted_has_its_row_also_when_the_run_is_interrupted(tmp_path, monkeypatch):
+    fake = FakeService(model=MODEL)
+    monkeypatch.setattr(service, "connect", lambda *_: fake)
+
+    async def forward_backward_custom_async(self: FakeTrainingClient, data: Any, loss_fn: Any) -> Any:
+        loss_fn(data, [-torch.ones(len(datum.loss_fn_inputs["weights"].tolist())) for datum in data])
+        return await self.forward_backward_async(data, "cross_entropy")
+
+    def interrupt(call: str) -> None:
+        if call.startswith("optim_step"):
+            asyncio.get_running_loop().call_soon(running.cancel)
+
+    async def interrupted() -> None:
+        nonlocal running
+        running = asyncio.ensure_future(train_dpo.train(config(tmp_path, num_epochs=3)))
+        await running
+
+    running: Any = None
+    fake.watch = interrupt
+    monkeypatch.setattr(
+        FakeTrainingClient, "forward_backward_custom_async", forward_backward_custom_async, raising=False
+    )
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(interrupted())
+    (row,) = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert row["margin"] != 0
+    (record,) = [
+        json.loads(line) for line in (tmp_path / "run" / "checkpoints.jsonl").read_text().splitlines()
+    ]
+    assert (record["name"], record["epoch"]) == ("interrupted-000001", 1)
 
 
 def test_an_example_is_shown_with_each_token_in_the_colour_of_its_own_weight(caplog):
