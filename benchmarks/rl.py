@@ -77,6 +77,11 @@ def main() -> None:
     )
     parser.add_argument("names", nargs="+", choices=RUNS)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument(
+        "--busy",
+        action="store_true",
+        help="the machine does other work too: the seconds are not to be compared",
+    )
     chosen = parser.parse_args()
     path = RESULTS / "rl.json"
     figures: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
@@ -87,7 +92,8 @@ def main() -> None:
         for seed in chosen.seeds:
             with tempfile.TemporaryDirectory() as folder:
                 seconds, rows = run([*RUNS[name], f"seed={seed}"], Path(folder))
-            figures[name]["seeds"][str(seed)] = summary(seconds, rows)
+            busy = {"beside_other_work": True} if chosen.busy else {}
+            figures[name]["seeds"][str(seed)] = busy | summary(seconds, rows)
             print(name, seed, json.dumps(figures[name]["seeds"][str(seed)]), flush=True)
             write(path, figures)
             draw(figures)
