@@ -193,7 +193,10 @@ GOOD = {"prompt": "Hi", "chosen": "Hello!", "rejected": "What?"}
             {"chosen": [user("Hi"), says("a"), user("?"), says("b")], "rejected": [user("Hi"), says("c")]},
             "do not answer the same prompt",
         ),
-        ({"chosen": "\n\nHuman: Hi\n\nAssistant: a", "rejected": "\n\nHuman: Hi\n\nAssistant:"}, "'rejected' has no answer at its end"),
+        (
+            {"chosen": "\n\nHuman: Hi\n\nAssistant: a", "rejected": "\n\nHuman: Hi\n\nAssistant:"},
+            "'rejected' has no answer at its end",
+        ),
     ],
 )
 def test_a_row_that_does_not_fit_is_left_out_with_its_line_and_reason(write, row, reason):
