@@ -254,13 +254,21 @@ def test_a_prompt_is_held_out_with_all_its_answers(write):
     train, test = builder.get_labeled_comparisons()
     assert test is not None
     assert (len(train), len(test)) == (48, 12)  # prompts have six pairs each
-    prompts = [{each.comparison.prompt_conversation[0]["content"] for each in some} for some in (train, test)]
+    prompts = [{str(each.comparison.prompt_conversation) for each in some} for some in (train, test)]
     assert not prompts[0] & prompts[1]
     assert PairFileBuilder(path=path, test_size=7).get_labeled_comparisons() == (train, test)
     assert PairFileBuilder(path=path, test_size=7, seed=1).get_labeled_comparisons() != (train, test)
     marked, test_marked = builder.get_labeled_examples()
     assert test_marked is not None
-    assert len(marked) + len(test_marked) == 120
+    assert len(marked) + len(test_marked) == 30  # of each prompt the two best answers and the worst
+
+
+def test_an_answer_that_won_and_lost_is_neither_wanted_nor_unwanted(write):
+    pairs = open_pairs(write({"prompt": "p", "ranking": ["best", "middling", "worse", "worst"]}))
+    assert [(each.completion[0]["content"], each.is_desirable) for each in pairs.marked()] == [
+        ("best", True),
+        ("worst", False),
+    ]
 
 
 def test_what_is_held_out_may_be_a_file(write):
