@@ -20,7 +20,7 @@ def outcome(log_path: str) -> str:
 
 def _before_and_after(before: dict[str, Any], after: dict[str, Any], prefix: str, what: str) -> str:
     changes = [
-        f"{name} {before[key]:.3f} → {after[key]:.3f}"
+        f"{name} {before[key]:z.3f} → {after[key]:z.3f}"
         for name in ("accuracy", "margin")
         if (key := f"{prefix}{name}") in before and key in after
     ]

@@ -122,7 +122,7 @@ def build_config(cli: CLIConfig) -> train_dpo.Config:
         renderer_name=builder.common_config.renderer_name,
         dataset_builder=builder,
         evaluator_builders=_sampling(cli, pairs, builder, model) if test_dataset is not None else [],
-        learning_rate=cli.learning_rate or hyperparam_utils.get_lr(model.name) * _LEARNING_RATE_SHARE,
+        learning_rate=_learning_rate(model.name) if cli.learning_rate is None else cli.learning_rate,
         num_epochs=sizes.num_epochs,
         dpo_beta=loss.usual_beta if cli.dpo_beta is None else cli.dpo_beta,
         loss_options=options or None,
@@ -152,6 +152,10 @@ _SAME = (
 def _same_fields(cli: CLIConfig) -> dict[str, Any]:
     """Fields that the trainer's config has under the same name."""
     return {name: getattr(cli, name) for name in _SAME}
+
+
+def _learning_rate(model_name: str) -> float:
+    return hyperparam_utils.get_lr(model_name) * _LEARNING_RATE_SHARE
 
 
 def _loss_options(given: Sequence[str]) -> dict[str, float]:
@@ -201,10 +205,11 @@ def _read(cli: CLIConfig, *, is_paired: bool) -> tuple[PairFileBuilder, Sizes]:
 def _builder(
     cli: CLIConfig, pairs: PairFileBuilder, model: ServedModel, batch_size: int
 ) -> ChatDatasetBuilder:
+    longest = min(_MAX_LENGTH, model.context or _MAX_LENGTH)
     common = ChatDatasetBuilderCommonConfig(
         model_name_for_tokenizer=model.name,
         renderer_name=cli.renderer_name or model_info.get_recommended_renderer_name(model.name),
-        max_length=cli.max_length or min(_MAX_LENGTH, model.context or _MAX_LENGTH),
+        max_length=longest if cli.max_length is None else cli.max_length,
         batch_size=batch_size,
     )
     if get_loss(cli.loss).is_paired:

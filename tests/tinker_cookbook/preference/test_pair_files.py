@@ -1,8 +1,11 @@
 import csv
 import json
+import os
+from pathlib import Path
 
 import pytest
 
+from tests.server import ROOT
 from tinker_cookbook.exceptions import ConfigurationError, DataFormatError, DataValidationError
 from tinker_cookbook.preference.conversations import transcript
 from tinker_cookbook.preference.pair_files import PairFileBuilder, open_pairs
@@ -287,3 +290,28 @@ def test_something_must_be_left_to_train_on_and_it_must_be_pairs(write):
     with pytest.raises(DataFormatError, match="loss=kto"):
         marked.get_labeled_comparisons()
     assert len(marked.get_labeled_examples()[0]) == 1
+
+
+# --- files that are about ---------------------------------------------------------------------------------
+
+# They are not part of this repository: TINKER_DATA names their folder, else it is looked for beside the repository.
+PUBLISHED = Path(os.environ.get("TINKER_DATA") or ROOT.parent / "shared" / "assets" / "data")
+
+
+@pytest.mark.parametrize(
+    ("name", "comparisons", "examples", "left_out"),
+    [
+        ("hh_rlhf/harmless-base.test.jsonl.gz", 2308, 0, 4),
+        ("llama_factory/dpo_en_demo.json", 300, 0, 0),
+        ("llama_factory/kto_en_demo.json", 0, 300, 0),
+    ],
+)
+def test_published_files(name, comparisons, examples, left_out):
+    if not (PUBLISHED / name).exists():
+        pytest.skip(f"there is no {name} in TINKER_DATA")
+    pairs = open_pairs(str(PUBLISHED / name))
+    assert (len(pairs.comparisons), len(pairs.examples), len(pairs.left_out)) == (
+        comparisons,
+        examples,
+        left_out,
+    )

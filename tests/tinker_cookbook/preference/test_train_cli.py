@@ -157,7 +157,7 @@ def metrics(folder, *rows: dict) -> str:
 
 
 def test_the_outcome_is_of_what_is_held_out_else_of_the_batches(tmp_path):
-    first = {"step": 0, "accuracy": 0.25, "margin": 0.01, "test/accuracy": 0.0, "test/margin": 1e-8}
+    first = {"step": 0, "accuracy": 0.25, "margin": 0.01, "test/accuracy": 0.0, "test/margin": -1e-8}
     last = {"step": 9, "accuracy": 0.75, "margin": 0.5}
     final = {"step": 10, "test/accuracy": 0.9, "test/margin": 1.25}
     said = outcome(metrics(tmp_path, first, last, final))
