@@ -1,6 +1,7 @@
 """Two answers to one prompt, which of them is better, and models that say so."""
 
 import logging
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,9 +11,10 @@ import torch
 from tinker import types
 
 from tinker_cookbook import renderers
-from tinker_cookbook.exceptions import RendererError
+from tinker_cookbook.exceptions import EvalError, RendererError
 from tinker_cookbook.service import connect
 from tinker_cookbook.tokenizer_utils import Tokenizer, get_tokenizer
+from tinker_cookbook.utils.concurrency import gather_or_cancel
 
 logger = logging.getLogger(__name__)
 
@@ -138,9 +140,50 @@ class PreferenceModelFromChatRenderer(PreferenceModel):
             sampling_params=types.SamplingParams(temperature=0.0, max_tokens=1),
         )
         said = str(self.comparison_renderer.tokenizer.decode(response.sequences[0].tokens)).strip()
-        if said not in _SCORES:
+        is_tie = said != "" and "Tie".startswith(said)  # its first token, which is all that was learned of it
+        if said not in _SCORES and not is_tie:
             logger.warning("the preference model says %r and not A, B or Tie; taken for a tie", said)
         return _SCORES.get(said, 0.0)
+
+
+class PreferenceModelFromVerdictLogprob(PreferenceModel):
+    """The same model, asked how sure it is: `p(B) - p(A)`, where only A and B count.
+
+    That is Bradley-Terry with the difference of the two logprobs as the difference of the answers' worth. With
+    `both_ways` it reads each comparison in both orders and takes the mean of what it says, so that swapping the answers
+    turns the score round exactly, whatever place the model favours.
+    """
+
+    def __init__(
+        self,
+        convo_renderer: renderers.Renderer,
+        sampling_client: tinker.SamplingClient,
+        *,
+        both_ways: bool = True,
+    ):
+        self.comparison_renderer = ComparisonRendererFromChatRenderer(convo_renderer)
+        self.sampling_client = sampling_client
+        self.both_ways = both_ways
+
+    async def __call__(self, comparison: Comparison) -> float:
+        orders = [comparison, comparison.swap()] if self.both_ways else [comparison]
+        favour_B, *turned = await gather_or_cancel(self._log_odds(order) for order in orders)
+        log_odds = (favour_B - turned[0]) / 2 if turned else favour_B
+        return math.tanh(log_odds / 2)  # 2 * sigmoid(log_odds) - 1
+
+    async def _log_odds(self, comparison: Comparison) -> float:
+        """Of B against A."""
+        for_A, for_B = await gather_or_cancel(
+            self._logprob(LabeledComparison(comparison, label)) for label in ("A", "B")
+        )
+        return for_B - for_A
+
+    async def _logprob(self, verdict: LabeledComparison) -> float:
+        model_input, _ = self.comparison_renderer.to_model_input_weights(verdict)  # it ends with the verdict
+        logprob = (await self.sampling_client.compute_logprobs_async(model_input))[-1]
+        if logprob is None:
+            raise EvalError("the server gave no logprob for the verdict of the preference model")
+        return logprob
 
 
 @chz.chz
@@ -153,7 +196,19 @@ class PreferenceModelBuilderFromChatRenderer(PreferenceModelBuilder):
     )
 
     def __call__(self) -> PreferenceModel:
+        return PreferenceModelFromChatRenderer(*self._renderer_and_client())
+
+    def _renderer_and_client(self) -> tuple[renderers.Renderer, tinker.SamplingClient]:
         tokenizer = get_tokenizer(self.model_name)
         renderer = renderers.get_renderer(self.renderer_name, tokenizer, model_name=self.model_name)
-        client = connect(self.base_url).create_sampling_client(model_path=self.rm_weights_path)
-        return PreferenceModelFromChatRenderer(renderer, client)
+        return renderer, connect(self.base_url).create_sampling_client(model_path=self.rm_weights_path)
+
+
+@chz.chz
+class PreferenceModelBuilderFromVerdictLogprob(PreferenceModelBuilderFromChatRenderer):
+    both_ways: bool = chz.field(
+        default=True, doc="Read each comparison in both orders; a tournament that does so itself need not"
+    )
+
+    def __call__(self) -> PreferenceModel:
+        return PreferenceModelFromVerdictLogprob(*self._renderer_and_client(), both_ways=self.both_ways)
