@@ -17,9 +17,9 @@ import torch
 
 from tinker_cookbook.checkpoint_utils import CheckpointRecord
 from tinker_cookbook.display import colorize_example
+from tinker_cookbook.epochs import EpochSchedule
 from tinker_cookbook.eval.evaluators import Evaluator, EvaluatorBuilder
 from tinker_cookbook.exceptions import ConfigurationError
-from tinker_cookbook.preference.epochs import EpochSchedule
 from tinker_cookbook.preference.losses import Metrics, compute_dpo_loss, get_loss, loss_options
 from tinker_cookbook.preference.objective import Objective, Scored, mismatched_datums
 from tinker_cookbook.preference.pair_evaluator import PreferenceEvaluator, score
