@@ -20,6 +20,7 @@ from benchmarks.limits import RESULTS, machine
 from tinker_cookbook.utils.curves import save_comparison_png
 
 REWARD = "env/all/reward/total"
+FORM = "env/all/format"
 LOSSES = ("importance_sampling", "cispo", "dro", "gspo")
 LOSS_RUNS = {"tiny_arithmetic": "ppo"} | {f"tiny_arithmetic_{loss}": loss for loss in LOSSES}
 SMOLLM2 = ["model_name=HuggingFaceTB/SmolLM2-135M-Instruct", "batch_size=16", "learning_rate=1e-3"]
@@ -31,8 +32,8 @@ ONE_DIGIT = [
     "eval_every=8",
     "eval_temperature=0.0",
 ]
-TWO_DIGITS = [f"env_options=largest=99,{BARE}", "max_tokens=12", "test_size=100", "eval_every=20"]
-GYM = ["eval_every=15", "max_steps=30"]
+TWO_DIGITS = [f"env_options=largest=99,{BARE}", "max_tokens=12", "test_size=100", "eval_every=16"]
+GYM = ["eval_every=12", "max_steps=24"]
 ONE_DIGIT_NUMBERS = "extraction=last_number,config.min_digits=1,config.max_digits=1"
 TWO_TERMS = "config.min_terms=2,config.max_terms=2"
 
@@ -41,7 +42,12 @@ RUNS: dict[str, list[str]] = {
     "tiny_arithmetic_streaming": ["num_minibatches=4"],
     "tiny_arithmetic_async": ["max_steps_off_policy=2"],
     **{f"tiny_arithmetic_{loss}": [f"loss_fn={loss}"] for loss in LOSSES},
-    "tiny_formats": ["env=formats", "env_options=task_options.forms=upper+brackets+json", "max_steps=50"],
+    "tiny_formats": [
+        "env=formats",
+        "env_options=task_options.forms=upper+brackets+json",
+        "learning_rate=2e-3",
+        "max_steps=50",
+    ],
     "tiny_sort": [
         "env=sort",
         "env_options=task_options.kinds=letters,task_options.longest=3",
@@ -49,7 +55,7 @@ RUNS: dict[str, list[str]] = {
     ],
     "smollm2_addition": [*SMOLLM2, "env=addition", *ONE_DIGIT, "max_steps=8"],
     "smollm2_multiplication": [*SMOLLM2, "env=multiplication", *ONE_DIGIT, "max_steps=8"],
-    "smollm2_two_digit_addition": [*SMOLLM2, "env=addition", *TWO_DIGITS, "max_steps=40"],
+    "smollm2_two_digit_addition": [*SMOLLM2, "env=addition", *TWO_DIGITS, "max_steps=32"],
     "smollm2_chain_sum": [
         *SMOLLM2,
         "env=reasoning_gym/chain_sum",
@@ -139,6 +145,7 @@ def run(arguments: list[str], folder: Path) -> tuple[float, list[dict[str, Any]]
 def summary(seconds: float, rows: list[dict[str, Any]]) -> dict[str, Any]:
     sampled = [row[REWARD] for row in rows if REWARD in row]
     tested = [row[f"test/{REWARD}"] for row in rows if f"test/{REWARD}" in row]
+    formed = [row[f"test/{FORM}"] for row in rows if f"test/{FORM}" in row]
     gaps = [row["optim/logprob_gap_max"] for row in rows if "optim/logprob_gap_max" in row]
     return {
         "seconds": round(seconds),
@@ -147,6 +154,7 @@ def summary(seconds: float, rows: list[dict[str, Any]]) -> dict[str, Any]:
         "reward_of_last_steps": round(sum(sampled[-3:]) / len(sampled[-3:]), 3),
         "held_out_before": round(tested[0], 3),
         "held_out_after": round(tested[-1], 3),
+        "held_out_in_form_after": round(formed[-1], 3),
         "largest_logprob_gap": max(gaps),
         "rewards": [round(reward, 3) for reward in sampled],
         "held_out": {row["step"]: round(row[f"test/{REWARD}"], 3) for row in rows if f"test/{REWARD}" in row},
