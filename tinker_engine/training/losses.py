@@ -116,17 +116,17 @@ def dpo(lp: Tensor, x: LossInputs, options: Options) -> TokenLosses:
 
     Datums are chosen, rejected, chosen, rejected …; Δ is Σ w·(lp − reference) of the chosen one less that of the
     rejected one. The sum over pairs becomes their mean with `scale` 1 / pairs, which the caller alone knows when
-    a batch comes in several requests.
+    a batch comes in several requests. In double precision: Δ is a small difference of large sums.
     """
     datums = int(x.sequence_N.max()) + 1
-    gap = x["weights"] * (lp - x["reference_logprobs"])
-    total = torch.zeros(datums, dtype=lp.dtype, device=lp.device).index_add(0, x.sequence_N, gap)
+    gap = x["weights"].double() * (lp.double() - x["reference_logprobs"].double())
+    total = torch.zeros(datums, dtype=gap.dtype, device=gap.device).index_add(0, x.sequence_N, gap)
     present = torch.unique(x.sequence_N[x.sequence_N % 2 == 0])  # a micro-batch has some of the call's pairs
     chosen, rejected = options["beta"] * total[present], options["beta"] * total[present + 1]
     margin, smoothing = chosen - rejected, options["label_smoothing"]
     loss = -(1 - smoothing) * logsigmoid(margin) - smoothing * logsigmoid(-margin)
     rewards = {"chosen_reward": chosen, "rejected_reward": rejected, "margin": margin}
-    means = {**rewards, "accuracy": (margin > 0).to(lp.dtype)}
+    means = {**rewards, "accuracy": (margin > 0).to(margin)}
     return TokenLosses(options["scale"] * loss, means={name: value.detach() for name, value in means.items()})
 
 
