@@ -36,7 +36,8 @@ async def losses_on_server(service_client: tinker.ServiceClient) -> frozenset[st
 
     async def ask() -> Mapping[str, Any]:
         with holder.aclient(ClientConnectionPoolType.TRAIN) as client:
-            return await client.get(_CAPABILITIES, cast_to=object)
+            answer = await client.get(_CAPABILITIES, cast_to=object)
+        return answer if isinstance(answer, Mapping) else {}
 
     async def ask_with_retries() -> Mapping[str, Any]:
         return await holder.execute_with_retries(ask)
