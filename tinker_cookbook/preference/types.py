@@ -41,6 +41,15 @@ class LabeledComparison:
         return LabeledComparison(self.comparison.swap(), _SWAPPED[self.label])
 
 
+@dataclass
+class LabeledExample:
+    """One answer, and whether it is wanted: what unpaired preference data says."""
+
+    prompt_conversation: list[renderers.Message]
+    completion: list[renderers.Message]
+    is_desirable: bool
+
+
 # --- as a judge reads it ----------------------------------------------------------------------------------
 
 
