@@ -3,8 +3,8 @@
     python -m benchmarks.preference [PART]...    adds to benchmarks/results/preference.json, and a PNG each
 
 one_request  DPO steps by forward_backward_custom (two requests: logprobs, then the gradient) and with the loss computed
-             by the engine (one request), in turns, on the tiny model and on SmolLM2-135M, which has to be pulled before:
-             tinker-engine pull HuggingFaceTB/SmolLM2-135M-Instruct. About five minutes on two cores.
+             by the engine (one request), in turns, on the tiny model and on SmolLM2-135M, which has to be pulled
+             before: tinker-engine pull HuggingFaceTB/SmolLM2-135M-Instruct. About five minutes on two cores.
 """
 
 import argparse

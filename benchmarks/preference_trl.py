@@ -1,7 +1,7 @@
 """The same DPO run by TRL and by us: same model, pairs, order, first weights and settings. Are the curves the same?
 
     python -m benchmarks.preference_trl PAIRS.json --trl-python VENV/bin/python
-                                                    writes benchmarks/results/preference_trl.json and .png
+                                            writes benchmarks/results/preference_trl.json and .png (ten minutes)
 
 PAIRS.json has rows of `conversations`, `chosen` and `rejected` as in LLaMA-Factory's dpo_en_demo.json. The other
 environment needs: pip install trl peft.
@@ -39,12 +39,12 @@ from tinker_engine.model.lora import Adapter, LoraSpec
 from tinker_engine.model.lora_io import save_adapter
 from tinker_engine.model.spec import ModelSpec
 
-MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
+SMOLLM2 = "HuggingFaceTB/SmolLM2-135M-Instruct"
 ROLES = {"human": "user", "gpt": "assistant", "system": "system"}
 LORA = LoraSpec(rank=16, seed=0, train_unembed=False)
 CURVES = ("loss", "margin", "chosen_reward", "rejected_reward")
 HYPERPARAMETERS: dict[str, Any] = {
-    "learning_rate": 1e-4,
+    "learning_rate": 3e-4,
     "adam_beta1": 0.9,
     "adam_beta2": 0.95,
     "adam_eps": 1e-8,
@@ -75,6 +75,9 @@ def main() -> None:
     )
     parser.add_argument("pairs", type=Path)
     parser.add_argument("--trl-python", required=True, help="python of an environment with trl and peft")
+    parser.add_argument("--model", default=SMOLLM2)
+    parser.add_argument("--renderer", default="smollm2")
+    parser.add_argument("--out", type=Path, default=RESULTS / "preference_trl", help="without its ending")
     parser.add_argument("--longest", type=int, default=320, help="tokens of a sequence; longer pairs go")
     parser.add_argument("--batch-size", type=int, default=4)
     parser.add_argument("--epochs", type=int, default=2)
@@ -83,23 +86,23 @@ def main() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", str(chosen.threads))  # of our engine
     builder = DPODatasetBuilderFromComparisons(
         common_config=ChatDatasetBuilderCommonConfig(
-            model_name_for_tokenizer=MODEL,
-            renderer_name="smollm2",
+            model_name_for_tokenizer=chosen.model,
+            renderer_name=chosen.renderer,
             max_length=chosen.longest,
             batch_size=chosen.batch_size,
         ),
         comparison_builder=DemoPairs(path=str(chosen.pairs)),
     )
     with tempfile.TemporaryDirectory() as folder:
-        ours = our_steps(Path(folder) / "ours", builder, chosen.epochs)
+        ours = our_steps(Path(folder) / "ours", chosen.model, builder, chosen.epochs)
         data = in_order(builder, chosen.epochs)
-        theirs = trl_steps(Path(folder), chosen, data, get_tokenizer(MODEL))
+        theirs = trl_steps(Path(folder), chosen, data, get_tokenizer(chosen.model))
     same = same_tokens(data, theirs["pairs"])
     figures = {
         "command": "python -m benchmarks.preference_trl dpo_en_demo.json --trl-python VENV/bin/python",
         "machine": machine(),
         "versions_beside_ours": theirs["versions"],
-        "model": MODEL,
+        "model": chosen.model,
         "lora": {"rank": LORA.rank, "targets": sorted({name.split(".")[-4] for name in theirs["trained"]})},
         "settings": {**HYPERPARAMETERS, "beta": BETA, "batch_size": chosen.batch_size, "steps": len(ours)},
         "pairs": len(data) // 2,
@@ -109,24 +112,26 @@ def main() -> None:
         "ours": {key: [round(row[key], 6) for row in ours] for key in CURVES},
         "trl": {key: [round(row[key], 6) for row in theirs["steps"]] for key in CURVES},
     }
-    (RESULTS / "preference_trl.json").write_text(json.dumps(figures, indent=2) + "\n")
+    chosen.out.with_suffix(".json").write_text(json.dumps(figures, indent=2) + "\n")
     curves = {"tinker_cookbook": ours, "TRL": theirs["steps"]}
     save_comparison_png(
-        curves, RESULTS / "preference_trl.png", keys=["loss", "margin"], title="DPO: ours and TRL"
+        curves, chosen.out.with_suffix(".png"), keys=["loss", "margin"], title="DPO: ours and TRL"
     )
     print(json.dumps({key: figures[key] for key in ("pairs_of_the_same_tokens", "largest_difference")}))
 
 
-def our_steps(log: Path, builder: DPODatasetBuilderFromComparisons, epochs: int) -> list[dict[str, float]]:
+def our_steps(
+    log: Path, model: str, builder: DPODatasetBuilderFromComparisons, epochs: int
+) -> list[dict[str, float]]:
     service = connect()
     client = service.create_lora_training_client(
-        MODEL, rank=LORA.rank, seed=LORA.seed, train_unembed=LORA.train_unembed
+        model, rank=LORA.rank, seed=LORA.seed, train_unembed=LORA.train_unembed
     )
     start = client.save_state("before_dpo").result().path
     train_dpo.main(
         train_dpo.Config(
             log_path=str(log),
-            model_name=MODEL,
+            model_name=model,
             recipe_name="benchmark",
             load_checkpoint_path=start,
             lora_rank=LORA.rank,
@@ -157,10 +162,10 @@ def in_order(builder: DPODatasetBuilderFromComparisons, epochs: int) -> list[tin
 def trl_steps(
     folder: Path, chosen: argparse.Namespace, data: list[tinker.Datum], tokenizer: Tokenizer
 ) -> dict[str, Any]:
-    model = resolve(MODEL)
+    model = resolve(chosen.model)
     adapter = Adapter.initialised(ModelSpec.from_folder(model), LORA, device=torch.device("cpu"))
     save_adapter(
-        adapter, folder / "adapter", MODEL
+        adapter, folder / "adapter", chosen.model
     )  # the weights that our run began with: the seed is the same
     settings = {**HYPERPARAMETERS, "beta": BETA, "batch_size": chosen.batch_size, "model": str(model)}
     (folder / "settings.json").write_text(json.dumps({**settings, "threads": chosen.threads}))
