@@ -113,10 +113,10 @@ def main() -> None:
         "trl": {key: [round(row[key], 6) for row in theirs["steps"]] for key in CURVES},
     }
     chosen.out.with_suffix(".json").write_text(json.dumps(figures, indent=2) + "\n")
+    gap = figures["largest_difference"]["loss"]
+    title = f"DPO by TRL and by us, one curve over the other: losses differ by {gap:.1g} at most"
     curves = {"tinker_cookbook": ours, "TRL": theirs["steps"]}
-    save_comparison_png(
-        curves, chosen.out.with_suffix(".png"), keys=["loss", "margin"], title="DPO: ours and TRL"
-    )
+    save_comparison_png(curves, chosen.out.with_suffix(".png"), keys=["loss", "margin"], title=title)
     print(json.dumps({key: figures[key] for key in ("pairs_of_the_same_tokens", "largest_difference")}))
 
 
