@@ -58,7 +58,7 @@ class Objective:
         self.name = name
         self.loss = get_loss(name)
         self.beta = beta
-        self._options = loss_options(name, beta, options)
+        self.options = loss_options(name, beta, options)
         if beta < self.loss.usual_beta / 10:
             logger.warning(
                 "dpo_beta=%g is far below what %s is used with: %g", beta, name, self.loss.usual_beta
@@ -97,14 +97,14 @@ class Objective:
         chosen_P, rejected_P = scores_D[0::2], scores_D[1::2]
         metrics = pair_metrics(chosen_P.detach(), rejected_P.detach(), self.beta)
         wanted_D = torch.arange(len(scores_D)) % 2 == 0
-        return self.loss.function(chosen_P, rejected_P, **self._options), metrics | _nll(scored, wanted_D)
+        return self.loss.function(chosen_P, rejected_P, **self.options), metrics | _nll(scored, wanted_D)
 
     def _unpaired(self, scored: Scored, mismatched: Scored) -> tuple[torch.Tensor, Metrics]:
         scores_D, z = scored.scores(self.loss), kl_baseline(mismatched.scores(self.loss))
         labels = [datum.loss_fn_inputs[IS_DESIRABLE].tolist()[0] for datum in scored.data_D]
         wanted_D = torch.tensor(labels) > 0
         metrics = example_metrics(scores_D.detach(), wanted_D, z, self.beta)
-        return self.loss.function(scores_D, wanted_D, z, **self._options), metrics | _nll(scored, wanted_D)
+        return self.loss.function(scores_D, wanted_D, z, **self.options), metrics | _nll(scored, wanted_D)
 
 
 def without_label(data_D: Sequence[tinker.Datum]) -> list[tinker.Datum]:

@@ -8,7 +8,7 @@ around the loop is `training_run`.
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import chz
@@ -24,6 +24,7 @@ from tinker_cookbook.preference.losses import Metrics, compute_dpo_loss, get_los
 from tinker_cookbook.preference.objective import Objective, Scored, mismatched_datums
 from tinker_cookbook.preference.pair_evaluator import PreferenceEvaluator, score
 from tinker_cookbook.preference.reference import ReferenceLogprobs, open_reference
+from tinker_cookbook.preference.server_losses import loss_config, losses_on_server, pair_datums
 from tinker_cookbook.run_config import RunConfig
 from tinker_cookbook.supervised.types import ChatDatasetBuilder, SupervisedDataset
 from tinker_cookbook.tokenizer_utils import Tokenizer, get_tokenizer
@@ -51,6 +52,9 @@ class Config(RunConfig):
     )
     loss_options: dict[str, float] | None = chz.field(
         default=None, doc="Other options of the loss, such as gamma of simpo"
+    )
+    server_loss: bool = chz.field(
+        default=True, doc="Let the server compute the loss in one request, if it offers that"
     )
     reference_model_name: str | None = chz.field(
         default=None,
@@ -100,6 +104,8 @@ async def train(config: Config) -> None:
         dataset, test_dataset = await asyncio.to_thread(config.dataset_builder)
         schedule = EpochSchedule(config, len(dataset))
         reference = await _reference_logprobs(config, run) if objective.loss.needs_reference else None
+        on_server = config.server_loss and config.loss in await losses_on_server(run.service_client)
+        logger.info("the %s loss is computed %s", config.loss, "by the server" if on_server else "here")
         run.begin(
             schedule.total_steps,
             first_step=schedule.step_of(run.resume_state),
@@ -111,7 +117,7 @@ async def train(config: Config) -> None:
             if schedule.epoch_of(step) != epoch:
                 epoch = schedule.epoch_of(step)
                 await asyncio.to_thread(dataset.set_epoch, seed=epoch)
-            await _step(run, step, dataset, schedule, objective, reference, tokenizer)
+            await _step(run, step, dataset, schedule, objective, reference, tokenizer, on_server=on_server)
 
 
 async def _step(
@@ -122,6 +128,8 @@ async def _step(
     objective: Objective,
     reference: ReferenceLogprobs | None,
     tokenizer: Tokenizer,
+    *,
+    on_server: bool,
 ) -> None:
     started = time.perf_counter()
     with trace.collect_into(trace.IterationWindow()) as window:
@@ -133,17 +141,19 @@ async def _step(
         async with trace.scope_span("reference"):
             references = None if reference is None else await reference(data)
         async with trace.scope_span("forward_backward"):
-            fwd_bwd, figures = await _forward_backward(
-                run.training_client, data, references, objective, reference
-            )
+            client = run.training_client
+            if on_server and references is not None:
+                fwd_bwd, figures_of = await _forward_backward_on_server(client, data, references, objective)
+            else:
+                fwd_bwd, figures_of = await _forward_backward(client, data, references, objective, reference)
     tokens = sum(datum.model_input.length for datum in data)
 
     async def finish() -> None:
         with trace.collect_into(window):
             async with trace.scope_span("step"):
-                optim = await run.training_client.optim_step_async(schedule.adam(step))
+                optim = await client.optim_step_async(schedule.adam(step))
                 run.submitted(step, schedule.state(step + 1), tokens=tokens)
-                await fwd_bwd.result_async()
+                figures = figures_of(await fwd_bwd.result_async())
                 optim_metrics = (await optim.result_async()).metrics or {}
         window.total_time = time.perf_counter() - started
         count = {"num_pairs": len(data) // 2} if objective.loss.is_paired else {"num_examples": len(data)}
@@ -165,13 +175,19 @@ async def _step(
     )  # a checkpoint from now on has this step: it must say so and find its row
 
 
+Gradient = tuple[
+    tinker.APIFuture[tinker.ForwardBackwardOutput], Callable[[tinker.ForwardBackwardOutput], Metrics]
+]
+"""On its way, and what gives the figures of the loss once it is there."""
+
+
 async def _forward_backward(
     training_client: tinker.TrainingClient,
     data: list[tinker.Datum],
     references: Sequence[float] | None,
     objective: Objective,
     reference: ReferenceLogprobs | None,
-) -> tuple[tinker.APIFuture[tinker.ForwardBackwardOutput], Metrics]:
+) -> Gradient:
     """The loss is computed here, between two passes of the server: one for the logprobs, one for the gradient."""
     mismatched: Scored | None = None
     if not objective.loss.is_paired:  # needs no gradient, so that one pass is enough; new in every epoch
@@ -185,7 +201,24 @@ async def _forward_backward(
         figures.update(found)
         return loss, found
 
-    return await training_client.forward_backward_custom_async(data, loss_fn), figures
+    return await training_client.forward_backward_custom_async(data, loss_fn), lambda output: figures
+
+
+async def _forward_backward_on_server(
+    training_client: tinker.TrainingClient,
+    data: list[tinker.Datum],
+    references: Sequence[float],
+    objective: Objective,
+) -> Gradient:
+    """One request, one pass. The figures are made of its logprobs, as in the other case."""
+    config = loss_config(objective.name, objective.options, num_pairs=len(data) // 2)
+    future = await training_client.forward_backward_async(pair_datums(data, references), "custom", config)
+
+    def figures_of(output: tinker.ForwardBackwardOutput) -> Metrics:
+        logprobs = [each["logprobs"].to_torch() for each in output.loss_fn_outputs]
+        return objective(Scored(data, logprobs, references))[1]
+
+    return future, figures_of
 
 
 async def _reference_logprobs(config: Config, run: TrainingRun) -> ReferenceLogprobs:

@@ -8,6 +8,7 @@ from tinker_engine.api.auth import Access
 from tinker_engine.api.http import Call, Handler, answer
 from tinker_engine.errors import InputError
 from tinker_engine.model.spec import ModelSpec
+from tinker_engine.training.own_losses import OWN_LOSSES
 
 # What the SDK is told: requests come in order and in one piece, answers are fetched as soon as they are there.
 CLIENT_CONFIG = {
@@ -68,7 +69,8 @@ async def capabilities(call: Call) -> Response:
                     "sampleable": True,
                 }
                 for name, folder in models.items()
-            ]
+            ],
+            "losses": list(OWN_LOSSES),  # the SDK's own type passes this over
         }
     )
 

@@ -15,6 +15,7 @@ from tinker_engine.backends.run_state import Captured, load_state
 from tinker_engine.errors import InputError
 from tinker_engine.model.lora_io import write_adapter
 from tinker_engine.store.folders import remove_folder, whole_folder
+from tinker_engine.training.losses import read_name
 from tinker_engine.training.optimizer import check_adam_params
 from tinker_engine.wire.body import read_json
 from tinker_engine.wire.optimizer import read_optim_step
@@ -102,12 +103,12 @@ class Operations:
 
     def _forward_backward(self, run: LiveRun, op: Train) -> Work:
         call = decode_forward_backward(op.body)
-        config = _numbers(call)
+        loss, config = _loss(call)
         state = self._runs.need(run)
         if call.forward_only:
-            output = yield from run.trainer.forward_steps(state.adapter, call.data, call.loss_fn, config)
+            output = yield from run.trainer.forward_steps(state.adapter, call.data, loss, config)
         else:
-            output = yield from run.trainer.forward_backward_steps(state, call.data, call.loss_fn, config)
+            output = yield from run.trainer.forward_backward_steps(state, call.data, loss, config)
             run.dirty = True
             self._changed(run, op)
         return encode_forward_backward(output)
@@ -169,11 +170,11 @@ class Operations:
         run.unsaved_bytes += len(op.body)
 
 
-def _numbers(call: ForwardBackwardCall) -> dict[str, float] | None:
-    config = call.loss_fn_config
-    if config is None:
-        return None
+def _loss(call: ForwardBackwardCall) -> tuple[str, dict[str, float]]:
+    loss, config = read_name(call.loss_fn, call.loss_fn_config)
+    numbers: dict[str, float] = {}
     for name, value in config.items():
         if isinstance(value, str):
-            raise InputError(f"loss_fn_config.{name}", f"must be a number for {call.loss_fn}, got {value!r}")
-    return {name: float(value) for name, value in config.items()}
+            raise InputError(f"loss_fn_config.{name}", f"must be a number for {loss}, got {value!r}")
+        numbers[name] = value
+    return loss, numbers

@@ -18,6 +18,11 @@ MIN_TOKENS = 2  # a single token has no context to learn from; it is nearly alwa
 def check_data(data: Sequence[Datum], loss_name: str, loss: Loss, model: ModelSpec) -> list[Example]:
     if not data:
         raise InputError("data", "is empty; pass at least one datum")
+    if len(data) % loss.group:
+        raise InputError(
+            "data",
+            f"has {len(data)} datums; {loss_name} takes groups of {loss.group} in a row (a pair: chosen, rejected)",
+        )
     examples = [_example(datum, f"data[{i}]", loss_name, loss, model) for i, datum in enumerate(data)]
     for i, example in enumerate(examples):
         if example.inputs_TK.keys() != examples[0].inputs_TK.keys():

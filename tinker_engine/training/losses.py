@@ -1,21 +1,23 @@
 """The Tinker losses, each a pure function of per-token logprobs and inputs.
 
-Every loss returns one value per token; the training loss is their plain sum, with no normalisation.
-The gradient with respect to the logprobs comes from autograd on these few lines. The trainer knows
-none of them by name.
+Every loss returns one value per token, or per group of datums; the training loss is their plain sum, with
+no normalisation. The gradient with respect to the logprobs comes from autograd on these few lines. The
+trainer knows none of them by name.
 
 Notation: lp current logprob, q sampler's logprob (`logprobs`), A advantage, r = exp(lp − q).
-All tensors are flat over the N tokens of a batch; `sequence_N` says which datum a token is of.
+All tensors are flat over the N tokens of a batch; `sequence_N` says which datum of the call a token is of.
 """
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
 from tinker_engine.errors import InputError
+from tinker_engine.training.own_losses import CUSTOM, DPO, OWN_LOSSES
 
 Options = Mapping[str, float]
 
@@ -42,11 +44,12 @@ class LossInputs:
 
 @dataclass(frozen=True)
 class TokenLosses:
-    """`ratio_N` and `clipped_N` are for the metrics of losses that have them."""
+    """All but the loss is for the metrics of losses that have it; of `means`, the mean is reported."""
 
     loss_N: Tensor
     ratio_N: Tensor | None = None
     clipped_N: Tensor | None = None
+    means: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 LossFunction = Callable[[Tensor, LossInputs, Options], TokenLosses]
@@ -60,6 +63,7 @@ class Loss:
     options: Options = field(default_factory=dict)  # names with their defaults
     per_token: bool = True  # a token's loss depends on no other token's logprob
     many_targets: bool = False  # accepts [T, K] targets
+    group: int = 1  # datums in a row that make one loss together; beyond 1 not per token
 
 
 def cross_entropy(lp: Tensor, x: LossInputs, options: Options) -> TokenLosses:
@@ -107,6 +111,25 @@ def gspo(lp: Tensor, x: LossInputs, options: Options) -> TokenLosses:
     return _clipped_surrogate(torch.exp(mean + lp - lp.detach()), x, options)
 
 
+def dpo(lp: Tensor, x: LossInputs, options: Options) -> TokenLosses:
+    """−(1 − ε)·log σ(βΔ) − ε·log σ(−βΔ) per pair (arXiv 2305.18290), times `scale`.
+
+    Datums are chosen, rejected, chosen, rejected …; Δ is Σ w·(lp − reference) of the chosen one less that of the
+    rejected one. The sum over pairs becomes their mean with `scale` 1 / pairs, which the caller alone knows when
+    a batch comes in several requests. In double precision: Δ is a small difference of large sums.
+    """
+    datums = int(x.sequence_N.max()) + 1
+    gap = x["weights"].double() * (lp.double() - x["reference_logprobs"].double())
+    total = torch.zeros(datums, dtype=gap.dtype, device=gap.device).index_add(0, x.sequence_N, gap)
+    present = torch.unique(x.sequence_N[x.sequence_N % 2 == 0])  # a micro-batch has some of the call's pairs
+    chosen, rejected = options["beta"] * total[present], options["beta"] * total[present + 1]
+    margin, smoothing = chosen - rejected, options["label_smoothing"]
+    loss = -(1 - smoothing) * logsigmoid(margin) - smoothing * logsigmoid(-margin)
+    rewards = {"chosen_reward": chosen, "rejected_reward": rejected, "margin": margin}
+    means = {**rewards, "accuracy": (margin > 0).to(margin)}
+    return TokenLosses(options["scale"] * loss, means={name: value.detach() for name, value in means.items()})
+
+
 def _clipped_surrogate(ratio: Tensor, x: LossInputs, options: Options) -> TokenLosses:
     plain, bounded = ratio * x["advantages"], _clip(ratio, x, options) * x["advantages"]
     return TokenLosses(-torch.minimum(plain, bounded), ratio.detach(), (bounded < plain).detach())
@@ -142,6 +165,13 @@ LOSSES: dict[str, Loss] = {
         _clip_defaults(1 - 3e-4, 1 + 4e-4),
         per_token=False,
     ),
+    DPO: Loss(
+        dpo,
+        ("target_tokens", "weights", "reference_logprobs"),
+        options={"beta": 0.1, "label_smoothing": 0.0, "scale": 1.0},
+        per_token=False,
+        group=2,
+    ),
 }
 
 
@@ -149,6 +179,21 @@ def find_loss(name: str) -> Loss:
     if name not in LOSSES:
         raise InputError("loss_fn", f"unknown loss {name!r}; known are: {', '.join(LOSSES)}")
     return LOSSES[name]
+
+
+def read_name(loss_fn: str, config: Mapping[str, float | str] | None) -> tuple[str, dict[str, float | str]]:
+    """The loss's own name and the rest of its options: losses outside the Tinker API come as "custom"."""
+    options = dict(config or {})
+    if loss_fn != CUSTOM:
+        return loss_fn, options
+    name = options.pop("loss_id", None)
+    if not isinstance(name, str) or name not in OWN_LOSSES:
+        raise InputError(
+            "loss_fn_config",
+            f"unknown loss_id {name!r} for a custom loss; known are: {', '.join(OWN_LOSSES)}. Pass a loss of your own "
+            "to forward_backward_custom, which runs it in your process",
+        )
+    return name, options
 
 
 def read_options(name: str, config: Mapping[str, float] | None) -> Options:
@@ -163,6 +208,11 @@ def read_options(name: str, config: Mapping[str, float] | None) -> Options:
         options[key] = float(value)
     if "beta" in options and options["beta"] < 0:
         raise InputError("loss_fn_config", f"beta must not be negative, got {options['beta']}")
+    if not 0 <= options.get("label_smoothing", 0.0) < 0.5:
+        smoothing = options["label_smoothing"]
+        raise InputError("loss_fn_config", f"label_smoothing must be in [0, 0.5), got {smoothing}")
+    if options.get("scale", 1.0) <= 0:
+        raise InputError("loss_fn_config", f"scale must be positive, got {options['scale']}")
     if _CLIPS[0] in options and not 0 <= options[_CLIPS[0]] <= options[_CLIPS[1]]:
         raise InputError(
             "loss_fn_config",
@@ -178,7 +228,7 @@ def token_losses(loss: Loss, lp_N: Tensor, inputs: LossInputs, options: Options)
     weights = inputs.get("weights") if "weights" in loss.optional else None
     if weights is None:
         return result
-    return TokenLosses(result.loss_N * weights, result.ratio_N, result.clipped_N)
+    return replace(result, loss_N=result.loss_N * weights)
 
 
 def logprob_gradient(loss: Loss, lp_N: Tensor, inputs: LossInputs, options: Options) -> Tensor:
@@ -194,6 +244,7 @@ def loss_metrics(loss: Loss, lp_N: Tensor, inputs: LossInputs, options: Options)
     with torch.no_grad():
         result = token_losses(loss, lp_N, inputs, options)
         metrics = {"loss:sum": float(result.loss_N.double().sum())}
+        metrics |= {f"{name}:mean": _mean(values) for name, values in result.means.items()}
         sampler = inputs.get("logprobs")
         if sampler is not None:
             acted = inputs["advantages"] != 0

@@ -42,8 +42,15 @@ class MicroBatch:
     longest: int
 
 
-def pack(sequences: Sequence[np.ndarray], budget: int, min_shared: int = MIN_SHARED) -> list[MicroBatch]:
-    """Micro-batches of at most `budget` tokens each; a sequence longer than that gets one of its own."""
+def pack(
+    sequences: Sequence[np.ndarray], budget: int, min_shared: int = MIN_SHARED, group: int = 1
+) -> list[MicroBatch]:
+    """Micro-batches of at most `budget` tokens each; a sequence longer than that gets one of its own.
+
+    Every `group` sequences in a row come into the same micro-batch.
+    """
+    if group > 1:
+        return _pack_groups(sequences, budget, min_shared, group)
     lengths = [len(sequence) for sequence in sequences]
     families = [
         part
@@ -55,9 +62,38 @@ def pack(sequences: Sequence[np.ndarray], budget: int, min_shared: int = MIN_SHA
     return [_lay_out(sequences, group) for group in _fill(families, lengths, budget)]
 
 
-def _find_families(sequences: Sequence[np.ndarray], min_shared: int) -> Iterator[Family]:
+def group_tokens(sequences: Sequence[np.ndarray], group: int, min_shared: int = MIN_SHARED) -> list[int]:
+    """What each group costs by itself."""
+    lengths = [len(sequence) for sequence in sequences]
+    groups = (range(first, first + group) for first in range(0, len(sequences), group))
+    return [
+        sum(family.cost(lengths) for family in _find_families(sequences, min_shared, members))
+        for members in groups
+    ]
+
+
+def _pack_groups(
+    sequences: Sequence[np.ndarray], budget: int, min_shared: int, group: int
+) -> list[MicroBatch]:
+    """What groups share with each other is saved too, but not counted: a micro-batch may come out smaller."""
+    costs = group_tokens(sequences, group, min_shared)
+    batches: list[list[int]] = []
+    used = 0
+    for number in sorted(range(len(costs)), key=lambda number: (-costs[number], number)):
+        if not batches or used + costs[number] > budget:
+            batches.append([])
+            used = 0
+        batches[-1] += range(number * group, (number + 1) * group)
+        used += costs[number]
+    return [_lay_out(sequences, list(_find_families(sequences, min_shared, members))) for members in batches]
+
+
+def _find_families(
+    sequences: Sequence[np.ndarray], min_shared: int, among: Sequence[int] | None = None
+) -> Iterator[Family]:
     """Walk the sequences in lexicographic order, where common prefixes are neighbours."""
-    order = sorted(range(len(sequences)), key=lambda i: (sequences[i].astype(">i8").tobytes(), i))
+    among = range(len(sequences)) if among is None else among
+    order = sorted(among, key=lambda i: (sequences[i].astype(">i8").tobytes(), i))
     members: list[int] = []
     shared = 0
     for i in order:

@@ -1,7 +1,7 @@
 """Forward, backward and optimizer steps of LoRA adapters on one frozen decoder."""
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -10,8 +10,9 @@ from tinker_engine.model.attention import PackedAttention
 from tinker_engine.model.decoder import Decoder, Pause
 from tinker_engine.model.lora import Adapter, LoraBatch, LoraSpec
 from tinker_engine.training.check import check_data
-from tinker_engine.training.head import Entries, EntryGradient, head_pass
+from tinker_engine.training.head import Entries, head_pass
 from tinker_engine.training.losses import (
+    LOSSES,
     Loss,
     LossInputs,
     Options,
@@ -20,9 +21,9 @@ from tinker_engine.training.losses import (
     loss_metrics,
     read_options,
 )
-from tinker_engine.training.memory import activation_room, micro_batch_tokens
+from tinker_engine.training.memory import activation_bytes, activation_room, micro_batch_tokens
 from tinker_engine.training.optimizer import AdamW, check_adam_params
-from tinker_engine.training.packing import MicroBatch, pack
+from tinker_engine.training.packing import MicroBatch, group_tokens, pack
 from tinker_engine.training.types import AdamParams, Datum, Example, ForwardBackwardOutput
 
 Steps = Generator[int, None, ForwardBackwardOutput]
@@ -45,17 +46,23 @@ class _Batch:
     packed: MicroBatch
     entries: Entries
     inputs: LossInputs
+    recompute: bool  # larger than the memory for activations, so that time is traded for it
 
 
 @dataclass(frozen=True)
 class _Call:
-    """What stays the same over the micro-batches of one call."""
+    """What stays the same over the micro-batches of one pass."""
 
     adapter: Adapter | None
     loss: Loss
     options: Options
-    budget: int  # tokens of a micro-batch
+    room: int  # bytes for activations
     grad: Tensor | None  # where gradients are added; None: forward only
+
+    @property
+    def group(self) -> int:
+        """Datums whose logprobs are needed together, which is for the gradient alone."""
+        return self.loss.group if self.grad is not None else 1
 
 
 class Trainer:
@@ -137,9 +144,28 @@ class Trainer:
     ) -> Steps:
         loss, options = find_loss(loss_fn), read_options(loss_fn, loss_fn_config)
         examples = check_data(data, loss_fn, loss, self.decoder.spec)
-        call = _Call(adapter, loss, options, self._budget(adapter, examples), grad)
-        packing = pack([example.tokens_T for example in examples], call.budget)
-        batches = [_gather(packed, examples, self.decoder.device) for packed in packing]
+        room = activation_room(self.decoder.device) if self._room is None else self._room
+        call = _Call(adapter, loss, options, room, grad)
+        if call.group > 1 and not self._groups_fit(examples, call):
+            return (yield from self._two_passes(examples, call))
+        return (yield from self._one_pass(examples, call))
+
+    def _two_passes(self, examples: list[Example], call: _Call) -> Steps:
+        """For groups too large to be computed at once: all logprobs, then the gradient they give, datum by datum."""
+        output = yield from self._one_pass(examples, replace(call, grad=None))
+        logprob_N = torch.cat([logprobs.flatten() for logprobs in output.logprobs])
+        inputs = _loss_inputs(examples, range(len(examples)))
+        gradient_N = logprob_gradient(call.loss, logprob_N, inputs, call.options)
+        parts = gradient_N.split([example.targets_TK.numel() for example in examples])
+        linear = [
+            replace(example, inputs_TK={"weights": -part.view_as(example.targets_TK)})
+            for example, part in zip(examples, parts, strict=True)
+        ]
+        yield from self._one_pass(linear, replace(call, loss=LOSSES["cross_entropy"], options={}))
+        return output
+
+    def _one_pass(self, examples: list[Example], call: _Call) -> Steps:
+        batches = self._batches(examples, call)
         flat_logprobs: list[Tensor] = []
         logprobs: dict[int, Tensor] = {}
         for batch in batches:
@@ -151,8 +177,25 @@ class Trainer:
                 i: part.view(examples[i].target_shape) for i, part in zip(members, parts, strict=True)
             }
             yield len(batch.packed.tokens_T)
-        metrics = loss_metrics(loss, torch.cat(flat_logprobs), _join([b.inputs for b in batches]), options)
+        inputs = _join([batch.inputs for batch in batches])
+        metrics = loss_metrics(call.loss, torch.cat(flat_logprobs), inputs, call.options)
         return ForwardBackwardOutput([logprobs[i] for i in range(len(examples))], metrics)
+
+    def _batches(self, examples: list[Example], call: _Call) -> list[_Batch]:
+        decoder, tokens = self.decoder, [example.tokens_T for example in examples]
+        largest = max(group_tokens(tokens, call.group))
+        budget = micro_batch_tokens(decoder.spec, _rank(call), decoder.dtype, call.room, largest)
+        packing = pack(tokens, budget, group=call.group)
+        return [
+            _gather(packed, examples, decoder.device, recompute=len(packed.tokens_T) > budget)
+            for packed in packing
+        ]
+
+    def _groups_fit(self, examples: list[Example], call: _Call) -> bool:
+        largest = max(group_tokens([example.tokens_T for example in examples], call.group))
+        decoder = self.decoder
+        token = activation_bytes(decoder.spec, _rank(call), decoder.dtype, recompute=True)
+        return largest * token <= call.room
 
     def _micro_batch(self, batch: _Batch, call: _Call) -> Tensor:
         """Logprobs of the batch's entries; gradients are added to `call.grad`."""
@@ -163,8 +206,7 @@ class Trainer:
         attend = PackedAttention(packed.segments, decoder.spec.head_dim)
         lora = LoraBatch.single(adapter, len(packed.tokens_T))
         tokens_T, positions_T = packed.tokens_T.to(decoder.device), packed.positions_T.to(decoder.device)
-        # Only a sequence too long for the budget exceeds it: that one trades time for memory.
-        recompute = backward and len(tokens_T) > call.budget
+        recompute = backward and batch.recompute
         with torch.set_grad_enabled(backward):
             hidden = decoder.hidden(
                 tokens_T, positions_T, packed.longest, attend, lora, recompute=recompute, pause=pause
@@ -172,35 +214,40 @@ class Trainer:
         with torch.no_grad():
             if not backward:
                 return head_pass(decoder, adapter, hidden, batch.entries, pause=pause)[0]
-            gradient = self._entry_gradient(hidden, batch, call)
-            likely_N = _may_have_gradient(batch.inputs)
-            logprob_N, d_hidden = head_pass(
-                decoder, adapter, hidden.detach(), batch.entries, gradient, likely_N, pause
-            )
-        assert d_hidden is not None, "asked for with `gradient`"
+            logprob_N, d_hidden = self._head_backward(hidden.detach(), batch, call)
         if hidden.requires_grad and bool(d_hidden.any()):
             hidden.backward(d_hidden)
         return logprob_N
 
-    def _entry_gradient(self, hidden: Tensor, batch: _Batch, call: _Call) -> EntryGradient:
-        """A per-token loss gives each chunk's gradient on the spot; others need all logprobs first."""
-        if call.loss.per_token:
-            return lambda entries, logprobs: logprob_gradient(
-                call.loss, logprobs, batch.inputs.select(entries), call.options
-            )
-        logprob_N, _ = head_pass(
-            self.decoder, call.adapter, hidden.detach(), batch.entries, pause=self._pause
-        )
-        gradient_N = logprob_gradient(call.loss, logprob_N, batch.inputs, call.options)
-        return lambda entries, logprobs: gradient_N[entries]
+    def _head_backward(self, hidden: Tensor, batch: _Batch, call: _Call) -> tuple[Tensor, Tensor]:
+        """Logprobs of the entries and the gradient of the hidden states.
 
-    def _budget(self, adapter: Adapter | None, examples: list[Example]) -> int:
-        """Tokens per micro-batch that the free memory allows."""
-        decoder = self.decoder
-        rank = adapter.lora.rank if adapter is not None else 0
-        room = activation_room(decoder.device) if self._room is None else self._room
-        longest = max(len(example) for example in examples)
-        return micro_batch_tokens(decoder.spec, rank, decoder.dtype, room, longest)
+        A per-token loss gives each chunk's gradient on the spot. Others need all logprobs first, and then a second
+        pass over the entries that have a gradient.
+        """
+        decoder, adapter, entries, pause = self.decoder, call.adapter, batch.entries, self._pause
+        if call.loss.per_token:
+            logprob_N, d_hidden = head_pass(
+                decoder,
+                adapter,
+                hidden,
+                entries,
+                lambda some, lp: logprob_gradient(call.loss, lp, batch.inputs.select(some), call.options),
+                _may_have_gradient(batch.inputs),
+                pause,
+            )
+        else:
+            logprob_N, _ = head_pass(decoder, adapter, hidden, entries, pause=pause)
+            gradient_N = logprob_gradient(call.loss, logprob_N, batch.inputs, call.options)
+            acting = gradient_N.nonzero().flatten()
+            if not len(acting):
+                return logprob_N, torch.zeros_like(hidden)
+            chosen = Entries(entries.row_N[acting], entries.target_N[acting])
+            _, d_hidden = head_pass(
+                decoder, adapter, hidden, chosen, lambda some, lp: gradient_N[acting[some]], pause=pause
+            )
+        assert d_hidden is not None, "asked for with a gradient"
+        return logprob_N, d_hidden
 
 
 def _to_the_end(steps: Steps) -> ForwardBackwardOutput:
@@ -211,29 +258,34 @@ def _to_the_end(steps: Steps) -> ForwardBackwardOutput:
             return end.value
 
 
-def _gather(packed: MicroBatch, examples: list[Example], device: torch.device) -> _Batch:
+def _rank(call: _Call) -> int:
+    return call.adapter.lora.rank if call.adapter is not None else 0
+
+
+def _gather(packed: MicroBatch, examples: list[Example], device: torch.device, *, recompute: bool) -> _Batch:
     members = [examples[i] for i in packed.members]
     rows = [
         rows_T.repeat_interleave(example.targets_TK.shape[1])
         for rows_T, example in zip(packed.rows, members, strict=True)
     ]
     target_N = torch.cat([example.targets_TK.flatten() for example in members])
-    inputs = LossInputs(
-        {
-            name: torch.cat([example.inputs_TK[name].flatten() for example in members])
-            for name in members[0].inputs_TK
-        },
-        torch.cat([torch.full((len(rows_N),), i) for i, rows_N in enumerate(rows)]),
-    )
-    return _Batch(packed, Entries(torch.cat(rows).to(device), target_N.to(device)), inputs.to(device))
+    entries = Entries(torch.cat(rows).to(device), target_N.to(device))
+    return _Batch(packed, entries, _loss_inputs(examples, packed.members).to(device), recompute)
+
+
+def _loss_inputs(examples: list[Example], numbers: Sequence[int]) -> LossInputs:
+    members = [examples[i] for i in numbers]
+    fields = {
+        name: torch.cat([example.inputs_TK[name].flatten() for example in members])
+        for name in members[0].inputs_TK
+    }
+    sequences = [torch.full((examples[i].targets_TK.numel(),), i) for i in numbers]
+    return LossInputs(fields, torch.cat(sequences))
 
 
 def _join(parts: list[LossInputs]) -> LossInputs:
     fields = {name: torch.cat([part[name] for part in parts]) for name in parts[0].fields}
-    sequences: list[Tensor] = []
-    for part in parts:
-        sequences.append(part.sequence_N + (int(sequences[-1].max()) + 1 if sequences else 0))
-    return LossInputs(fields, torch.cat(sequences))
+    return LossInputs(fields, torch.cat([part.sequence_N for part in parts]))
 
 
 def _may_have_gradient(inputs: LossInputs) -> Tensor:

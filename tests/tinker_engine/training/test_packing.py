@@ -27,6 +27,28 @@ def test_every_token_is_placed_right(sequences: list[np.ndarray], budget: int, m
                 assert segment.parent < i
 
 
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(tokens, tokens), min_size=1, max_size=6), st.integers(1, 80), st.integers(1, 8))
+def test_pairs_stay_together(
+    pairs: list[tuple[np.ndarray, np.ndarray]], budget: int, min_shared: int
+) -> None:
+    sequences = [sequence for pair in pairs for sequence in pair]
+    batches = pack(sequences, budget, min_shared, group=2)
+    assert sorted(i for batch in batches for i in batch.members) == list(range(len(sequences)))
+    for batch in batches:
+        assert {i ^ 1 for i in batch.members} == set(batch.members)
+        largest = max(len(sequences[i]) + len(sequences[i ^ 1]) for i in batch.members)
+        assert len(batch.tokens_T) <= max(budget, largest)
+        for member, rows in zip(batch.members, batch.rows, strict=True):
+            assert batch.tokens_T[rows].tolist() == sequences[member].tolist()
+
+
+def test_a_pair_computes_its_prompt_once() -> None:
+    pair = [np.concatenate((np.arange(100), np.full(10 + i, i))) for i in range(2)]
+    (batch,) = pack(pair, 10_000, group=2)
+    assert len(batch.tokens_T) == 121
+
+
 def test_a_group_of_samples_computes_its_prompt_once() -> None:
     prompt = np.arange(100)
     group = [np.concatenate((prompt, np.full(10 + i, i))) for i in range(8)]

@@ -10,11 +10,10 @@ from torch import Tensor
 
 from tests.tinker_engine.families import FAMILIES, make_decoder, make_reference
 from tests.tinker_engine.training.conftest import policy_data, random_run, supervised
-from tests.tinker_engine.training.reference import named_gradients, peft_gradients
+from tests.tinker_engine.training.reference import DEFAULTS, named_gradients, peft_gradients
 from tinker_engine.errors import InputError, MemoryLimitError, NonFiniteError
 from tinker_engine.model.lora import LoraSpec
 from tinker_engine.training import head
-from tinker_engine.training.losses import LOSSES
 from tinker_engine.training.memory import activation_bytes
 from tinker_engine.training.trainer import LoraRun, Trainer
 from tinker_engine.training.types import AdamParams, CsrMatrix, Datum
@@ -39,7 +38,7 @@ def check_against_reference(
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", DEFAULTS)
 def test_every_loss_equals_an_independent_implementation(loss: str, tmp_path: Path) -> None:
     """Mixed lengths, and a group that shares its prompt, in one call."""
     data = policy_data([5, 30, 11, 11]) + policy_data([4, 9, 6], seed=2, prompt=25)
