@@ -60,7 +60,9 @@ class Config(RunConfig):
         default=None,
         doc="Base model, or tinker:// path of weights, to stay near to; None: what the run starts from",
     )
-    num_replicas: int = chz.field(default=64, doc="Sequences that the reference is asked about at once")
+    num_replicas: int = chz.field(
+        default=8, doc="The reference is asked about eight times as many sequences at once"
+    )
     learning_rate: float = chz.field(default=1e-5, doc="At its peak")
     lr_schedule: LRSchedule = chz.field(default="linear", doc="How it falls over the steps")
     warmup_steps: int = chz.field(default=0, doc="Steps over which it rises first")
@@ -226,7 +228,7 @@ async def _reference_logprobs(config: Config, run: TrainingRun) -> ReferenceLogp
         config, run.service_client, run.training_client, is_resumed=run.resumed_from is not None
     )
     return await asyncio.to_thread(
-        ReferenceLogprobs, client, reference.identity, config.log_path, config.num_replicas
+        ReferenceLogprobs, client, reference.identity, config.log_path, config.num_replicas * 8
     )
 
 
