@@ -34,7 +34,7 @@ ONE_DIGIT = [
 ]
 TWO_DIGITS = [f"env_options=largest=99,{BARE}", "max_tokens=12", "test_size=100", "eval_every=16"]
 TWO_DIGITS += ["batch_size=24", "learning_rate=5e-4"]
-GYM = ["eval_every=12", "max_steps=24"]
+GYM = ["eval_every=8", "max_steps=16"]
 ONE_DIGIT_NUMBERS = "extraction=last_number,config.min_digits=1,config.max_digits=1"
 TWO_TERMS = "config.min_terms=2,config.max_terms=2"
 
