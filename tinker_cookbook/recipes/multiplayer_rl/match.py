@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tinker_cookbook.recipes.multiplayer_rl.coordinator import Coordinator
 from tinker_cookbook.recipes.multiplayer_rl.game import Ending, EndKind, GameMaker
 from tinker_cookbook.recipes.multiplayer_rl.opponents import Opponent, seated
+from tinker_cookbook.utils.concurrency import gather_or_cancel
 from tinker_cookbook.utils.seeds import derive_seed
 
 _Z95 = 1.959964  # of the normal distribution: two sides, 95 %
@@ -21,7 +22,7 @@ class Result:
     draws: int
     losses: int
     illegal: int  # losses by an illegal move
-    void: int = 0  # games that came to nothing: a player failed or took too long
+    void: int = 0  # games that came to nothing: a player took too long
 
     @property
     def games(self) -> int:
@@ -41,7 +42,7 @@ def wilson(hits: int, trials: int) -> tuple[float, float]:
     share, z2 = hits / trials, _Z95**2
     centre = (share + z2 / (2 * trials)) / (1 + z2 / trials)
     half = _Z95 / (1 + z2 / trials) * math.sqrt(share * (1 - share) / trials + z2 / (4 * trials**2))
-    return max(0.0, centre - half), min(1.0, centre + half)
+    return 0.0 if hits == 0 else centre - half, 1.0 if hits == trials else centre + half
 
 
 async def play_one(
@@ -70,9 +71,7 @@ async def play_match(
             seed_of_game = derive_seed(seed, first.name, second.name, number)
             return await play_one(maker, (first, second), seed_of_game, move_seconds=move_seconds)
 
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(one(number)) for number in range(games)]
-    endings = [task.result() for task in tasks]
+    endings = await gather_or_cancel(one(number) for number in range(games))
     return result_of(endings, seat=0), result_of(endings, seat=1)
 
 

@@ -6,6 +6,7 @@ already. The package allows a second try after an invalid move; here the first o
 
 import contextlib
 import difflib
+import importlib
 import random
 import re
 import sys
@@ -130,18 +131,17 @@ def _make(game_id: str, seed: int) -> Any:
 
 def _package() -> Any:
     try:
-        import textarena
+        return importlib.import_module("textarena")
     except ImportError as error:
         raise ConfigurationError(
             f"games of TextArena need a package: {INSTALL}; without it there is tictactoe"
         ) from error
-    return textarena
 
 
 @contextlib.contextmanager
 def _no_downloads() -> Iterator[None]:
     """Word games of the package download their lists when they are imported or made; here nothing is downloaded."""
-    import nltk
+    nltk = importlib.import_module("nltk")
 
     def find(names: str | list[str], *_: object, **__: object) -> bool:
         for name in [names] if isinstance(names, str) else names:

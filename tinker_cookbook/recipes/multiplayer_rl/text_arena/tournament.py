@@ -123,7 +123,8 @@ async def _meet(config: Config, one: Opponent, other: Opponent) -> list[Row]:
 
 def table(rows: Sequence[Row]) -> str:
     width = max(len(short_name(name)) for row in rows for name in (row.player, row.opponent))
-    head = f"{'player':{width}}  {'opponent':{width}}  seat  games  {'win':^17}  {'draw':^17}  {'loss':^17}  illegal  void"
+    names = f"{'player':{width}}  {'opponent':{width}}"
+    head = f"{names}  seat  games  {'win':^17}  {'draw':^17}  {'loss':^17}  illegal  void"
     return "\n".join([head, *(_line(row, width) for row in rows)])
 
 
