@@ -4,6 +4,7 @@ import asyncio
 import collections
 import random
 import re
+from typing import Any
 
 import pytest
 
@@ -57,7 +58,7 @@ def seats(game=None, automatic=None, **settings) -> list[SeatEnv]:
     ]
 
 
-async def play(replies, envs=None, limits=None) -> list[Trajectory | BaseException]:
+async def play(replies, envs=None, limits=None) -> list[Any]:
     tasks = [
         run_rollout(Policy(reply), env, limits=limits)
         for reply, env in zip(replies, envs or seats(), strict=True)
@@ -277,6 +278,7 @@ def test_a_thousand_games_under_faults_all_end():
             assert ending.reason
             kinds[ending.kind] += 1
             if ending.kind != EndKind.FINISHED:
+                assert ending.offender is not None
                 assert faulty.faults[ending.offender] != "none", (seed, faulty.faults, ending)
             for fault, result in zip(faulty.faults, results, strict=True):
                 if fault == "none":

@@ -3,6 +3,7 @@
 import functools
 import itertools
 import random
+from typing import Any
 
 import pytest
 
@@ -191,7 +192,8 @@ def test_things_of_a_file(tmp_path):
     builder = TwentyQuestionsDatasetBuilder(
         model_name_for_tokenizer="m", renderer_name="chatml", things_file=str(path)
     )
-    train, test = builder.maker("train"), builder.maker("test")
+    train: Any = builder.maker("train")
+    test: Any = builder.maker("test")
     assert len(train.things) == 16
     assert len(test.things) == 4
     assert not set(train.things) & set(test.things)

@@ -2,6 +2,7 @@
 
 import asyncio
 import pickle
+from typing import Any
 
 import pytest
 
@@ -81,12 +82,14 @@ def test_a_league_has_the_base_model_and_the_last_checkpoints(engine, checkpoint
 
 def test_self_play_is_a_group_of_both_seats(engine):
     train, test = asyncio.run(builder(group_size=4, test_games=3)())
+    assert test is not None
+    tests: Any = test.get_batch(0)
     (group, *_) = train.get_batch(0)
     assert isinstance(group, SelfPlayGroupBuilder)
     assert group.members_play_together
     assert group.num_games == 2
-    assert {type(each) for each in test.get_batch(0)} == {VersusGroupBuilder}
-    tested = [(each.opponent.name, each.seat) for each in test.get_batch(0)]
+    assert {type(each) for each in tests} == {VersusGroupBuilder}
+    tested = [(each.opponent.name, each.seat) for each in tests]
     assert sorted(tested) == sorted(
         [("random", 0), ("random", 1), ("random", 0), ("optimal", 0), ("optimal", 1), ("optimal", 0)]
     )

@@ -8,8 +8,9 @@ import sys
 import pytest
 
 from tinker_cookbook.exceptions import ConfigurationError
-from tinker_cookbook.recipes.multiplayer_rl.game import IllegalMoveError
+from tinker_cookbook.recipes.multiplayer_rl.game import Game, IllegalMoveError
 from tinker_cookbook.recipes.multiplayer_rl.text_arena.text_arena_game import TextArenaMaker
+from tinker_cookbook.renderers.messages import get_text_content
 
 
 def test_without_the_package_the_extra_is_named(monkeypatch):
@@ -29,19 +30,25 @@ def package(monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
 
 
+def told(game: Game, player: int) -> str:
+    (message,) = game.news(player)
+    assert message["role"] == "user"
+    return get_text_content(message)
+
+
 def test_tic_tac_toe_of_the_package(package):
     game = TextArenaMaker("TicTacToe-v0")(seed=0)
-    (first,) = game.news(0)
-    assert "You are Player 0 in Tic Tac Toe" in first["content"]
-    assert first["content"].endswith("'[8]'")
+    first = told(game, 0)
+    assert "You are Player 0 in Tic Tac Toe" in first
+    assert first.endswith("'[8]'")
     game.play("[4]")
-    (second,) = game.news(1)
-    assert "[Player 0] [4]" in second["content"]
-    assert second["content"].count("Current Board") == 1, "boards of the past are left out"
+    second = told(game, 1)
+    assert "[Player 0] [4]" in second
+    assert second.count("Current Board") == 1, "boards of the past are left out"
     game.play("I take [0]")
-    (third,) = game.news(0)
-    assert "[Player 1] I take [0]" in third["content"]
-    assert "[Player 0]" not in third["content"], "what a player wrote is not told to it again"
+    third = told(game, 0)
+    assert "[Player 1] I take [0]" in third
+    assert "[Player 0]" not in third, "what a player wrote is not told to it again"
     assert (
         set(game.best_moves()) <= set(game.legal_moves()) == {f"[{cell}]" for cell in (1, 2, 3, 5, 6, 7, 8)}
     )

@@ -25,7 +25,7 @@ class Spelling(TokenCompleter):
         text = self.renderer.tokenizer.decode(model_input.to_ints())
         cell = text.rpartition("Available Moves: '[")[2][0]
         tokens = [self._token(character) for character in f" [ {cell} ]"]
-        return TokensWithLogprobs([*tokens, stop[0]], [-0.5] * (len(tokens) + 1))
+        return TokensWithLogprobs([*tokens, int(stop[0])], [-0.5] * (len(tokens) + 1))
 
     def _token(self, character: str) -> int:
         (token,) = self.renderer.tokenizer.encode(character)

@@ -141,7 +141,7 @@ def _package() -> Any:
 @contextlib.contextmanager
 def _no_downloads() -> Iterator[None]:
     """Word games of the package download their lists when they are imported or made; here nothing is downloaded."""
-    nltk = importlib.import_module("nltk")
+    nltk: Any = importlib.import_module("nltk")
 
     def find(names: str | list[str], *_: object, **__: object) -> bool:
         for name in [names] if isinstance(names, str) else names:
