@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import ClassVar
 
 from tinker_cookbook.recipes.multiplayer_rl.coordinator import Coordinator
@@ -9,8 +10,10 @@ from tinker_cookbook.recipes.multiplayer_rl.game import GameMaker
 from tinker_cookbook.recipes.multiplayer_rl.opponents import Opponent, others, seated, short_name
 from tinker_cookbook.recipes.multiplayer_rl.seat_env import Rewards, SeatEnv
 from tinker_cookbook.renderers import Renderer
-from tinker_cookbook.rl.types import Env, EnvGroupBuilder, RLDataset
+from tinker_cookbook.rl.types import Env, EnvGroupBuilder, Metrics, RLDataset, Trajectory
 from tinker_cookbook.utils.seeds import derive_seed
+
+FEWEST_GAMES = 4  # to tell what a seat is worth
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,21 @@ class SelfPlayGroupBuilder(EnvGroupBuilder):
         game = table.maker(self.seed)
         coordinator = Coordinator(game, move_seconds=table.move_seconds)
         return [SeatEnv(table.renderer, coordinator, seat, table.rewards) for seat in range(game.num_players)]
+
+    async def compute_group_rewards(
+        self, trajectory_group: list[Trajectory], env_group: Sequence[Env]
+    ) -> list[tuple[float, Metrics]]:
+        """Takes out what a seat earns just by its place, such as the first move: the mean over all seats stays.
+
+        A player is then compared with those in its own seat in the other games, of which there must be enough.
+        """
+        if self.num_games < FEWEST_GAMES:
+            return await super().compute_group_rewards(trajectory_group, env_group)
+        rewards_G = [sum(turn.reward for turn in each.transitions) for each in trajectory_group]
+        seats = self.table.maker.num_players
+        mean = fmean(rewards_G)
+        handicaps = [mean - fmean(rewards_G[seat::seats]) for seat in range(seats)]
+        return [(handicaps[index % seats], {}) for index in range(len(rewards_G))]
 
     def logging_tags(self) -> list[str]:
         return ["self_play"]

@@ -195,6 +195,22 @@ def test_a_group_whose_game_failed_is_played_again_as_a_whole():
     assert [error.error_type for error in group.rollout_errors] == ["BrokenError"]
 
 
+def test_what_a_seat_earns_by_its_place_is_taken_out():
+    """The first of the free cells each time: O wins every game, and that says nothing about how it was played."""
+
+    async def reply(prompt: str) -> str:
+        return re.findall(r"\[\d\]", prompt.rpartition("Available Moves")[2])[0]
+
+    for num_games, rewards in ((4, [0.0, 0.0] * 4), (3, [1.0, -1.0] * 3)):
+        builder = SelfPlayGroupBuilder(Table(TicTacToeMaker(), RENDERER), num_games, seed=0)
+        group = run_fast(do_group_rollout(builder, Policy(reply)))
+        assert group.get_total_rewards() == rewards
+        assert [trajectory.transitions[-1].reward for trajectory in group.trajectories_G] == [
+            1.0,
+            -1.0,
+        ] * num_games
+
+
 def test_a_group_that_is_cancelled_leaves_nothing_behind():
     async def hang(prompt: str) -> str:
         await asyncio.sleep(HANG_SECONDS)
