@@ -49,7 +49,7 @@ def scripted(moves: str):
 
 
 def seats(game=None, automatic=None, **settings) -> list[SeatEnv]:
-    game = game or TicTacToe()
+    game = game or TicTacToe(with_history=True, list_moves=True)
     coordinator = Coordinator(game, automatic, move_seconds=settings.pop("move_seconds", MOVE_SECONDS))
     return [
         SeatEnv(RENDERER, coordinator, seat)
@@ -189,7 +189,7 @@ def test_a_group_whose_game_failed_is_played_again_as_a_whole():
             raise BrokenError
         return re.findall(r"\[\d\]", prompt.rpartition("Available Moves")[2])[0]
 
-    builder = SelfPlayGroupBuilder(Table(TicTacToeMaker(), RENDERER), num_games=1, seed=0)
+    builder = SelfPlayGroupBuilder(Table(TicTacToeMaker(list_moves=True), RENDERER), num_games=1, seed=0)
     group = run_fast(do_group_rollout(builder, Policy(reply), RetryOnFailure()))
     assert group.get_total_rewards() == [1.0, -1.0]
     assert [error.error_type for error in group.rollout_errors] == ["BrokenError"]
@@ -202,7 +202,7 @@ def test_what_a_seat_earns_by_its_place_is_taken_out():
         return re.findall(r"\[\d\]", prompt.rpartition("Available Moves")[2])[0]
 
     for num_games, rewards in ((4, [0.0, 0.0] * 4), (3, [1.0, -1.0] * 3)):
-        builder = SelfPlayGroupBuilder(Table(TicTacToeMaker(), RENDERER), num_games, seed=0)
+        builder = SelfPlayGroupBuilder(Table(TicTacToeMaker(list_moves=True), RENDERER), num_games, seed=0)
         group = run_fast(do_group_rollout(builder, Policy(reply)))
         assert group.get_total_rewards() == rewards
         assert [trajectory.transitions[-1].reward for trajectory in group.trajectories_G] == [
@@ -217,7 +217,7 @@ def test_a_group_that_is_cancelled_leaves_nothing_behind():
         return ""
 
     async def cancelled() -> None:
-        builder = SelfPlayGroupBuilder(Table(TicTacToeMaker(), RENDERER), num_games=8, seed=0)
+        builder = SelfPlayGroupBuilder(Table(TicTacToeMaker(list_moves=True), RENDERER), num_games=8, seed=0)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(1):
                 await do_group_rollout(builder, Policy(hang))
@@ -236,7 +236,11 @@ class FaultyGame:
     def __init__(self, seed: int):
         self.rng = random.Random(seed)
         self.num_players = self.rng.choice((2, 2, 3))
-        maker = TicTacToeMaker() if self.num_players == 2 else GuessNumberMaker("train", self.num_players)
+        maker = (
+            TicTacToeMaker(with_history=True)
+            if self.num_players == 2
+            else GuessNumberMaker("train", self.num_players)
+        )
         self.game = maker(seed)
         self.envs = seats(self.game)
         self.faults = [self.rng.choice(FAULTS) for _ in self.envs]

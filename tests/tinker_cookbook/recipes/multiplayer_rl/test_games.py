@@ -38,12 +38,13 @@ def conversation(game: Game, moves: list[str]) -> dict[int, list]:
 
 @pytest.mark.parametrize("moves", [(), (4,), (4, 0), (4, 0, 8), (0, 1, 2, 3, 5)])
 def test_tic_tac_toe_is_told_as_the_model_was_taught_it(moves):
-    game = TicTacToe()
-    told = conversation(game, [f"[{cell}]" for cell in moves])
-    assert told[game.to_move] == Position(moves, INTROS[1], with_history=True, list_moves=True).prompt
-    alone = TicTacToe(with_history=False, board=game.board)
-    assert alone.forgets(0)
-    assert alone.news(alone.to_move) == Position(moves, INTROS[1], list_moves=True).prompt
+    for list_moves in (False, True):
+        game = TicTacToe(with_history=True, list_moves=list_moves)
+        told = conversation(game, [f"[{cell}]" for cell in moves])
+        assert told[game.to_move] == Position(moves, INTROS[1], True, list_moves).prompt
+        alone = TicTacToe(list_moves=list_moves, board=game.board)
+        assert alone.forgets(0)
+        assert alone.news(alone.to_move) == Position(moves, INTROS[1], False, list_moves).prompt
 
 
 def test_three_in_a_row_wins_and_a_full_board_is_a_draw():

@@ -25,7 +25,7 @@ SMALL = {
         (text_arena, {}, ["env/all/legal", "test/env/vs_random/win", "test/env/vs_optimal/loss"]),
         (
             text_arena,
-            {"opponents": ("league",), "save_every": 1, "with_history": False},
+            {"opponents": ("league",), "save_every": 1, "with_history": True},
             ["env/all/seat1/draw"],
         ),
         (guess_number, {"num_players": 3, "group_size": 6}, ["test/env/all/seat2/loss"]),

@@ -38,7 +38,7 @@ def renderer():
 
 
 def played(renderer, *, with_history: bool):
-    table = Table(TicTacToeMaker(with_history), renderer)
+    table = Table(TicTacToeMaker(with_history, list_moves=True), renderer)
     builder = SelfPlayGroupBuilder(table, num_games=1, seed=0)
     return asyncio.run(do_group_rollout(builder, Spelling(renderer)))
 

@@ -11,19 +11,20 @@ from tinker_cookbook.tasks import Split
 TICTACTOE = "tictactoe"
 
 
-def game_by_name(name: str, *, with_history: bool = True) -> GameMaker:
-    return TicTacToeMaker(with_history) if name == TICTACTOE else TextArenaMaker(name)
+def game_by_name(name: str, *, with_history: bool = False, list_moves: bool = False) -> GameMaker:
+    return TicTacToeMaker(with_history, list_moves) if name == TICTACTOE else TextArenaMaker(name)
 
 
 @chz.chz
 class TwoPlayerDatasetBuilder(GamesDatasetBuilder):
     game: str = chz.field(default=TICTACTOE, doc="tictactoe, or the id of a game of TextArena: Nim-v0")
     with_history: bool = chz.field(
-        default=True, doc="tictactoe: a player reads the whole game, and not just the board as it is"
+        default=False, doc="tictactoe: a player reads the whole game, and not just the board as it is"
     )
+    list_moves: bool = chz.field(default=False, doc="tictactoe: the free cells are listed below the board")
     test_opponents: tuple[str, ...] = chz.field(
         default=("random", "optimal"), doc="Who is played against in tests"
     )
 
     def maker(self, split: Split) -> GameMaker:
-        return game_by_name(self.game, with_history=self.with_history)
+        return game_by_name(self.game, with_history=self.with_history, list_moves=self.list_moves)

@@ -16,7 +16,6 @@ from tinker_cookbook.recipes.multiplayer_rl.coordinator import Coordinator
 from tinker_cookbook.recipes.multiplayer_rl.game import Ending, Game
 from tinker_cookbook.recipes.multiplayer_rl.opponents import opponent_by_name
 from tinker_cookbook.recipes.multiplayer_rl.players import Player
-from tinker_cookbook.recipes.multiplayer_rl.text_arena.env import game_by_name
 from tinker_cookbook.recipes.multiplayer_rl.text_arena.tournament import NAMES, MatchConfig
 from tinker_cookbook.renderers.messages import get_text_content
 from tinker_cookbook.rl.play_w_env import get_async_input
@@ -66,7 +65,7 @@ async def play(config: Config) -> Ending:
     opponent = await opponent_by_name(config.opponent, models)
     player = await opponent.player(derive_seed(config.seed, "play"))
     players = {config.seat: Person(), 1 - config.seat: Shown(player, opponent.name)}
-    game = game_by_name(config.game, with_history=config.with_history)(config.seed)
+    game = config.maker()(config.seed)
     ending = await Coordinator(game, players, move_seconds=config.move_seconds).play_automatically()
     outcome = "won" if ending.won(config.seat) else "lost" if ending.lost(config.seat) else "drawn"
     print(f"\n{outcome}: {ending.reason}")

@@ -28,10 +28,11 @@ MARKS = "OX"  # of player 0, who begins, and of player 1
 class TicTacToe(Game):
     name = "tictactoe"
 
-    def __init__(self, *, with_history: bool = True, board: Board = EMPTY):
+    def __init__(self, *, with_history: bool = False, list_moves: bool = False, board: Board = EMPTY):
         """`with_history`: a player reads the whole game, and not just the board as it is."""
         self.board = board
         self.with_history = with_history
+        self.list_moves = list_moves
         self._introduced: set[int] = set()
 
     @property
@@ -45,7 +46,7 @@ class TicTacToe(Game):
         intro = "" if player in self._introduced else INTROS[1].format(mark=MARKS[player])
         if self.with_history:
             self._introduced.add(player)
-        return [Message(role="user", content=intro + observation(self.board, list_moves=True))]
+        return [Message(role="user", content=intro + observation(self.board, list_moves=self.list_moves))]
 
     def play(self, move: str) -> None:
         cell = parse_move(move)
@@ -75,11 +76,12 @@ class TicTacToe(Game):
 
 @dataclass(frozen=True)
 class TicTacToeMaker(GameMaker):
-    with_history: bool = True
+    with_history: bool = False
+    list_moves: bool = False
     name: str = "tictactoe"
 
     def __call__(self, seed: int) -> TicTacToe:
-        return TicTacToe(with_history=self.with_history)
+        return TicTacToe(with_history=self.with_history, list_moves=self.list_moves)
 
 
 def best_cells(board: Board) -> list[int]:

@@ -20,6 +20,7 @@ from tinker_cookbook.command_line import run_command
 from tinker_cookbook.exceptions import ConfigurationError
 from tinker_cookbook.model_info import get_recommended_renderer_name
 from tinker_cookbook.recipes.launch import TINY_MODEL
+from tinker_cookbook.recipes.multiplayer_rl.game import GameMaker
 from tinker_cookbook.recipes.multiplayer_rl.match import Result, play_match, wilson
 from tinker_cookbook.recipes.multiplayer_rl.opponents import (
     ModelSettings,
@@ -39,7 +40,8 @@ class MatchConfig:
     """How the players of a game are reached, and what they play."""
 
     game: str = chz.field(default=TICTACTOE, doc="tictactoe, or the id of a game of TextArena: Nim-v0")
-    with_history: bool = chz.field(default=True, doc="As the checkpoints were trained (tictactoe)")
+    with_history: bool = chz.field(default=False, doc="As the checkpoints were trained (tictactoe)")
+    list_moves: bool = chz.field(default=False, doc="Likewise")
     model_name: str = chz.field(default=TINY_MODEL, doc="Base model of the checkpoints")
     renderer_name: str | None = chz.field(default=None, doc="None: as the model was taught")
     max_tokens: int = chz.field(default=16, doc="Most tokens of a move")
@@ -48,6 +50,9 @@ class MatchConfig:
     base_url: str | None = chz.field(
         default=None, doc="Server; None: TINKER_BASE_URL, else one on this machine"
     )
+
+    def maker(self) -> GameMaker:
+        return game_by_name(self.game, with_history=self.with_history, list_moves=self.list_moves)
 
     def models(self) -> ModelSettings:
         name = self.renderer_name or get_recommended_renderer_name(self.model_name)
@@ -108,15 +113,14 @@ async def run(config: Config) -> list[Row]:
 
 async def _meet(config: Config, one: Opponent, other: Opponent) -> list[Row]:
     """Both orders of the seats. Every row is that of `one`: the other's is the same, turned round."""
-    maker = game_by_name(config.game, with_history=config.with_history)
     settings: dict[str, Any] = {
         "games": config.games,
         "seed": config.seed,
         "concurrency": config.concurrency,
         "move_seconds": config.move_seconds,
     }
-    first, _ = await play_match(maker, one, other, **settings)
-    _, second = await play_match(maker, other, one, **settings)
+    first, _ = await play_match(config.maker(), one, other, **settings)
+    _, second = await play_match(config.maker(), other, one, **settings)
     results = ((0, first), (1, second), (None, first + second))
     return [Row(one.name, other.name, seat, result) for seat, result in results]
 

@@ -22,8 +22,9 @@ from tinker_cookbook.rl import train
 class CLIConfig(GamesCLIConfig):
     game: str = chz.field(default=TICTACTOE, doc="tictactoe, or the id of a game of TextArena: Nim-v0")
     with_history: bool = chz.field(
-        default=True, doc="tictactoe: a player reads the whole game, and not just the board as it is"
+        default=False, doc="tictactoe: a player reads the whole game, and not just the board as it is"
     )
+    list_moves: bool = chz.field(default=False, doc="tictactoe: the free cells are listed below the board")
     opponents: tuple[str, ...] = chz.field(default=(SELF_PLAY,), doc=f"Each one of: {NAMES}")
     test_opponents: tuple[str, ...] = chz.field(
         default=("random", "optimal"), doc="Who is played against in tests; optimal is for tic-tac-toe"
@@ -40,6 +41,7 @@ def build_config(cli: CLIConfig) -> train.Config:
         **common_settings(cli, renderer_name, max_tokens),
         game=cli.game,
         with_history=cli.with_history,
+        list_moves=cli.list_moves,
         opponents=cli.opponents,
         test_opponents=cli.test_opponents,
         illegal_move_reward=cli.illegal_move_reward,
