@@ -69,6 +69,10 @@ class SoloGroupBuilder(SelfPlayGroupBuilder):
 
     members_play_together: ClassVar[bool] = False
 
+    async def make_env(self, index: int) -> Env:
+        (env,) = self._game()
+        return env
+
     def logging_tags(self) -> list[str]:
         return []
 

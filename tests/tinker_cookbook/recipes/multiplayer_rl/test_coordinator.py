@@ -236,12 +236,8 @@ class FaultyGame:
     def __init__(self, seed: int):
         self.rng = random.Random(seed)
         self.num_players = self.rng.choice((2, 2, 3))
-        maker = (
-            TicTacToeMaker(with_history=True)
-            if self.num_players == 2
-            else GuessNumberMaker("train", self.num_players)
-        )
-        self.game = maker(seed)
+        race = GuessNumberMaker("train", self.num_players)
+        self.game = TicTacToe(with_history=True) if self.num_players == 2 else race(seed)
         self.envs = seats(self.game)
         self.faults = [self.rng.choice(FAULTS) for _ in self.envs]
 

@@ -7,10 +7,14 @@ import sys
 
 import pytest
 
+from tests.tinker_cookbook.recipes.multiplayer_rl.fakes import Policy, bytes_renderer, run_fast
 from tinker_cookbook.exceptions import ConfigurationError
 from tinker_cookbook.recipes.multiplayer_rl.game import Game, IllegalMoveError
+from tinker_cookbook.recipes.multiplayer_rl.groups import SelfPlayGroupBuilder, Table
 from tinker_cookbook.recipes.multiplayer_rl.text_arena.text_arena_game import TextArenaMaker
 from tinker_cookbook.renderers.messages import get_text_content
+from tinker_cookbook.rl.data_processing import trajectory_to_data
+from tinker_cookbook.rl.rollouts import do_group_rollout
 
 
 def test_without_the_package_the_extra_is_named(monkeypatch):
@@ -54,6 +58,26 @@ def test_tic_tac_toe_of_the_package(package):
     )
     with pytest.raises(IllegalMoveError, match="occupied"):
         game.play("[4]")
+
+
+def test_a_group_plays_a_game_of_the_package(package):
+    rng = random.Random(0)
+
+    async def reply(prompt: str) -> str:
+        listed = prompt.rpartition("Available Moves: ")[2]
+        return rng.choice([part.strip("'\0") for part in listed.split(", ")])
+
+    builder = SelfPlayGroupBuilder(
+        Table(TextArenaMaker("TicTacToe-v0"), bytes_renderer()), num_games=3, seed=0
+    )
+    group = run_fast(do_group_rollout(builder, Policy(reply)))
+    for first, second in zip(group.trajectories_G[::2], group.trajectories_G[1::2], strict=True):
+        assert first.stop_reason == second.stop_reason == "finished"
+        assert first.transitions[-1].reward == -second.transitions[-1].reward
+        (datum,) = trajectory_to_data(first, 1.0)
+        assert sum(datum.loss_fn_inputs["mask"].data) == 4 * len(first.transitions), (
+            "[4] and its end, each turn"
+        )
 
 
 def test_the_first_illegal_move_ends_it_and_a_row_wins(package):
