@@ -10,7 +10,11 @@ import pytest
 from tinker_cookbook.exceptions import ConfigurationError
 from tinker_cookbook.recipes.multiplayer_rl.game import Game, IllegalMoveError
 from tinker_cookbook.recipes.multiplayer_rl.guess_number.env import GuessNumber, GuessNumberMaker
-from tinker_cookbook.recipes.multiplayer_rl.text_arena.tic_tac_toe import TicTacToe, best_cells
+from tinker_cookbook.recipes.multiplayer_rl.text_arena.tic_tac_toe import (
+    TicTacToe,
+    TicTacToeMaker,
+    best_cells,
+)
 from tinker_cookbook.recipes.multiplayer_rl.twenty_questions.env import (
     TwentyQuestions,
     TwentyQuestionsDatasetBuilder,
@@ -45,6 +49,14 @@ def test_tic_tac_toe_is_told_as_the_model_was_taught_it(moves):
         alone = TicTacToe(list_moves=list_moves, board=game.board)
         assert alone.forgets(0)
         assert alone.news(alone.to_move) == Position(moves, INTROS[1], False, list_moves).prompt
+
+
+def test_games_of_a_seed_begin_alike_and_go_on():
+    boards = [TicTacToeMaker(random_plies=8)(seed).board for seed in range(200)]
+    assert boards == [TicTacToeMaker(random_plies=8)(seed).board for seed in range(200)]
+    assert not any(is_over(board) for board in boards)
+    assert {sum(map(bool, board)) for board in boards} == set(range(9))
+    assert TicTacToeMaker()(0).board == EMPTY
 
 
 def test_three_in_a_row_wins_and_a_full_board_is_a_draw():

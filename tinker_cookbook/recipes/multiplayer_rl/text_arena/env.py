@@ -2,6 +2,7 @@
 
 import chz
 
+from tinker_cookbook.exceptions import ConfigurationError
 from tinker_cookbook.recipes.multiplayer_rl.dataset import GamesDatasetBuilder
 from tinker_cookbook.recipes.multiplayer_rl.game import GameMaker
 from tinker_cookbook.recipes.multiplayer_rl.text_arena.text_arena_game import TextArenaMaker
@@ -9,10 +10,15 @@ from tinker_cookbook.recipes.multiplayer_rl.text_arena.tic_tac_toe import TicTac
 from tinker_cookbook.tasks import Split
 
 TICTACTOE = "tictactoe"
+MOST_PLIES = 9
 
 
-def game_by_name(name: str, *, with_history: bool = False, list_moves: bool = False) -> GameMaker:
-    return TicTacToeMaker(with_history, list_moves) if name == TICTACTOE else TextArenaMaker(name)
+def game_by_name(
+    name: str, *, with_history: bool = False, list_moves: bool = False, random_plies: int = 0
+) -> GameMaker:
+    if name == TICTACTOE:
+        return TicTacToeMaker(with_history, list_moves, random_plies)
+    return TextArenaMaker(name)
 
 
 @chz.chz
@@ -22,9 +28,23 @@ class TwoPlayerDatasetBuilder(GamesDatasetBuilder):
         default=False, doc="tictactoe: a player reads the whole game, and not just the board as it is"
     )
     list_moves: bool = chz.field(default=False, doc="tictactoe: the free cells are listed below the board")
+    random_plies: int = chz.field(
+        default=4,
+        doc="tictactoe: most moves drawn by lot before a game of training, the same in all of a group",
+    )
     test_opponents: tuple[str, ...] = chz.field(
         default=("random", "optimal"), doc="Who is played against in tests"
     )
 
     def maker(self, split: Split) -> GameMaker:
-        return game_by_name(self.game, with_history=self.with_history, list_moves=self.list_moves)
+        return game_by_name(
+            self.game,
+            with_history=self.with_history,
+            list_moves=self.list_moves,
+            random_plies=self.random_plies if split == "train" else 0,
+        )
+
+    @chz.validate
+    def _check_plies(self) -> None:
+        if not 0 <= self.random_plies < MOST_PLIES:
+            raise ConfigurationError(f"random_plies={self.random_plies} must be from 0 to {MOST_PLIES - 1}")

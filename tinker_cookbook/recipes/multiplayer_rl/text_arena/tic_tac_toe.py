@@ -4,6 +4,7 @@ Needs no package. `TextArenaMaker("TicTacToe-v0")` is the same game as that pack
 """
 
 import functools
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -78,10 +79,23 @@ class TicTacToe(Game):
 class TicTacToeMaker(GameMaker):
     with_history: bool = False
     list_moves: bool = False
+    random_plies: int = 0  # most moves drawn by lot before the game begins
     name: str = "tictactoe"
 
     def __call__(self, seed: int) -> TicTacToe:
-        return TicTacToe(with_history=self.with_history, list_moves=self.list_moves)
+        board = random_position(self.random_plies, random.Random(seed))
+        return TicTacToe(with_history=self.with_history, list_moves=self.list_moves, board=board)
+
+
+def random_position(most_plies: int, rng: random.Random) -> Board:
+    """After so many random moves at most, and before the game is over."""
+    board = EMPTY
+    for _ in range(rng.randint(0, most_plies)):
+        after = placed(board, rng.choice(free_cells(board)))
+        if is_over(after):
+            break
+        board = after
+    return board
 
 
 def best_cells(board: Board) -> list[int]:

@@ -25,6 +25,10 @@ class CLIConfig(GamesCLIConfig):
         default=False, doc="tictactoe: a player reads the whole game, and not just the board as it is"
     )
     list_moves: bool = chz.field(default=False, doc="tictactoe: the free cells are listed below the board")
+    random_plies: int = chz.field(
+        default=4,
+        doc="tictactoe: most moves drawn by lot before a game of training, the same in all of a group",
+    )
     opponents: tuple[str, ...] = chz.field(default=(SELF_PLAY,), doc=f"Each one of: {NAMES}")
     test_opponents: tuple[str, ...] = chz.field(
         default=("random", "optimal"), doc="Who is played against in tests; optimal is for tic-tac-toe"
@@ -42,6 +46,7 @@ def build_config(cli: CLIConfig) -> train.Config:
         game=cli.game,
         with_history=cli.with_history,
         list_moves=cli.list_moves,
+        random_plies=cli.random_plies,
         opponents=cli.opponents,
         test_opponents=cli.test_opponents,
         illegal_move_reward=cli.illegal_move_reward,
