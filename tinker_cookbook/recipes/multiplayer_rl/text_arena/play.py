@@ -67,9 +67,16 @@ async def play(config: Config) -> Ending:
     players = {config.seat: Person(), 1 - config.seat: Shown(player, opponent.name)}
     game = config.maker()(config.seed)
     ending = await Coordinator(game, players, move_seconds=config.move_seconds).play_automatically()
-    outcome = "won" if ending.won(config.seat) else "lost" if ending.lost(config.seat) else "drawn"
-    print(f"\n{outcome}: {ending.reason}")
+    print(f"\n{_outcome(ending, config.seat)}: {ending.reason}")
     return ending
+
+
+def _outcome(ending: Ending, seat: int) -> str:
+    if ending.won(seat):
+        return "won"
+    if ending.lost(seat):
+        return "lost"
+    return "drawn" if ending.drawn(seat) else "not decided"
 
 
 def main(config: Config) -> None:
