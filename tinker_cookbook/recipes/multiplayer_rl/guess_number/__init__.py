@@ -1,0 +1,1 @@
+"""Guess a number from hints, alone or as a race of several players."""

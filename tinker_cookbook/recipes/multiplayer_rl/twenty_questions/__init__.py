@@ -1,0 +1,1 @@
+"""Twenty questions, answered by another model or by a table."""
