@@ -1,0 +1,1 @@
+"""Learning from preferences: pairs of answers, judges of them, and both in one pipeline."""
