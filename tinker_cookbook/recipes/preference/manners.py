@@ -24,9 +24,11 @@ from tinker_cookbook.preference.types import (
     PreferenceModelBuilder,
 )
 from tinker_cookbook.recipes.asking import ask
+from tinker_cookbook.recipes.chat_sl.chat_datasets import InMemoryDataset, to_datum
 from tinker_cookbook.recipes.knights import all_questions
-from tinker_cookbook.renderers import Message, Renderer, get_renderer
+from tinker_cookbook.renderers import Message, Renderer, TrainOnWhat, get_renderer
 from tinker_cookbook.renderers.messages import get_text_content
+from tinker_cookbook.supervised.types import ChatDatasetBuilder, SupervisedDataset
 from tinker_cookbook.tasks.styles import STYLES, style_of
 from tinker_cookbook.tasks.types import Split
 from tinker_cookbook.tokenizer_utils import get_tokenizer
@@ -74,7 +76,7 @@ def _text(completion: Sequence[Message]) -> str:
 class MannersComparisonBuilder(ComparisonDatasetBuilder):
     """For each question some pairs of answers in different styles; the better one is A as often as B."""
 
-    pairs_per_question: int = chz.field(default=4, doc="Of each question to train on; 1 of each to test on")
+    pairs_per_question: int = chz.field(default=8, doc="Of each question to train on; 2 of each to test on")
     seed: int = chz.field(default=0, doc="Of the styles, of who is A, and of the order")
 
     @chz.validate
@@ -83,7 +85,7 @@ class MannersComparisonBuilder(ComparisonDatasetBuilder):
             raise ConfigurationError(f"pairs_per_question={self.pairs_per_question} must be at least 1")
 
     def get_train_and_test_datasets(self) -> tuple[Table, Table]:
-        return _pairs("train", self.pairs_per_question, self.seed), _pairs("test", 1, self.seed)
+        return _pairs("train", self.pairs_per_question, self.seed), _pairs("test", 2, self.seed)
 
     def example_to_labeled_comparison(self, example: dict) -> LabeledComparison:
         return LabeledComparison(Comparison(**example["comparison"]), example["label"])
@@ -119,8 +121,29 @@ def mannered_conversations(split: Split, *, tellings: int = 4, seed: int = 0) ->
     return conversations
 
 
+@chz.chz
+class MannersConversationBuilder(ChatDatasetBuilder):
+    """To be fine-tuned on: answers of all manners."""
+
+    tellings: int = chz.field(default=4, doc="Times that each question is answered")
+    seed: int = chz.field(default=0, doc="Of the styles and of the order")
+
+    def __call__(self) -> tuple[SupervisedDataset, SupervisedDataset]:
+        train = mannered_conversations("train", tellings=self.tellings, seed=self.seed)
+        test = mannered_conversations("test", tellings=2, seed=self.seed)
+        return (
+            InMemoryDataset(train, self.common_config.batch_size, self._datum),
+            InMemoryDataset(test, len(test), self._datum),
+        )
+
+    def _datum(self, conversation: list[Message]) -> tinker.Datum:
+        return to_datum(self, conversation, TrainOnWhat.ALL_ASSISTANT_MESSAGES)
+
+
 def held_out_prompts(per_question: int = 1) -> list[list[Message]]:
-    return [[Message(role="user", content=question.asked)] for question in all_questions("test")] * per_question
+    return [
+        [Message(role="user", content=question.asked)] for question in all_questions("test")
+    ] * per_question
 
 
 # --- what a model does ------------------------------------------------------------------------------------

@@ -1,0 +1,17 @@
+"""Comparisons by name: the small data, sets of the hub, or a file of pairs."""
+
+from tinker_cookbook.preference.pair_files import PairFileBuilder
+from tinker_cookbook.preference.preference_datasets import ComparisonDatasetBuilder
+from tinker_cookbook.recipes.preference.manners import MannersComparisonBuilder
+
+TINY = "tiny"
+
+
+def comparison_builder(name: str, *, test_size: int = 0, seed: int = 0) -> ComparisonDatasetBuilder:
+    """`test_size` pairs of a file are held out; named sets know by themselves what to hold out."""
+    if name == TINY:
+        return MannersComparisonBuilder(seed=seed)
+    from tinker_cookbook.recipes.preference.datasets import COMPARISON_BUILDERS
+    if name in COMPARISON_BUILDERS:
+        return COMPARISON_BUILDERS[name]()
+    return PairFileBuilder(path=name, test_size=test_size, seed=seed)
