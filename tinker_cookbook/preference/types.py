@@ -167,11 +167,12 @@ class PreferenceModelFromVerdictLogprob(PreferenceModel):
 
     async def __call__(self, comparison: Comparison) -> float:
         orders = [comparison, comparison.swap()] if self.both_ways else [comparison]
-        favour_B, *turned = await gather_or_cancel(self._log_odds_of_B(order) for order in orders)
+        favour_B, *turned = await gather_or_cancel(self._log_odds(order) for order in orders)
         log_odds = (favour_B - turned[0]) / 2 if turned else favour_B
         return math.tanh(log_odds / 2)  # 2 * sigmoid(log_odds) - 1
 
-    async def _log_odds_of_B(self, comparison: Comparison) -> float:
+    async def _log_odds(self, comparison: Comparison) -> float:
+        """Of B against A."""
         for_A, for_B = await gather_or_cancel(
             self._logprob(LabeledComparison(comparison, label)) for label in ("A", "B")
         )

@@ -30,7 +30,6 @@ NOT_YET = {
     "tinker_cookbook.eval.inspect_evaluators",
     "tinker_cookbook.eval.inspect_utils",
     "tinker_cookbook.eval.run_inspect_evals",
-    "tinker_cookbook.preference.comparison_policy_evaluator",
     "tinker_cookbook.preference.dpo_datasets",
     "tinker_cookbook.preference.train_dpo",
     "tinker_cookbook.sandbox",
