@@ -12,6 +12,7 @@ def comparison_builder(name: str, *, test_size: int = 0, seed: int = 0) -> Compa
     if name == TINY:
         return MannersComparisonBuilder(seed=seed)
     from tinker_cookbook.recipes.preference.datasets import COMPARISON_BUILDERS
+
     if name in COMPARISON_BUILDERS:
         return COMPARISON_BUILDERS[name]()
     return PairFileBuilder(path=name, test_size=test_size, seed=seed)
