@@ -2,6 +2,7 @@
 
 from tinker_cookbook.preference.pair_files import PairFileBuilder
 from tinker_cookbook.preference.preference_datasets import ComparisonDatasetBuilder
+from tinker_cookbook.recipes.preference.datasets import COMPARISON_BUILDERS
 from tinker_cookbook.recipes.preference.manners import MannersComparisonBuilder
 
 TINY = "tiny"
@@ -11,7 +12,6 @@ def comparison_builder(name: str, *, test_size: int = 0, seed: int = 0) -> Compa
     """`test_size` pairs of a file are held out; named sets know by themselves what to hold out."""
     if name == TINY:
         return MannersComparisonBuilder(seed=seed)
-    from tinker_cookbook.recipes.preference.datasets import COMPARISON_BUILDERS
 
     if name in COMPARISON_BUILDERS:
         return COMPARISON_BUILDERS[name]()

@@ -14,6 +14,7 @@ from tinker_cookbook.checkpoint_utils import resolve_renderer_name_from_checkpoi
 from tinker_cookbook.cli_utils import LogdirBehavior, check_log_dir
 from tinker_cookbook.command_line import run_command
 from tinker_cookbook.eval.evaluators import EvaluatorBuilder
+from tinker_cookbook.exceptions import ConfigurationError
 from tinker_cookbook.preference import train_dpo
 from tinker_cookbook.preference.dpo_datasets import DPODatasetBuilderFromComparisons
 from tinker_cookbook.recipes.launch import TINY_MODEL, example_path
@@ -65,6 +66,14 @@ class CLIConfig:
     behavior_if_log_dir_exists: LogdirBehavior = chz.field(default="ask", doc="ask, resume, delete or raise")
     wandb_project: str | None = chz.field(default=None, doc="Project to log to, besides the files")
     wandb_name: str | None = chz.field(default=None, doc="Name of the run there")
+
+    @chz.validate
+    def _check_loss(self) -> None:
+        if self.loss == "kto":
+            raise ConfigurationError(
+                "this recipe learns from pairs, and kto from single answers; for a file of yours type: "
+                f"python -m tinker_cookbook.preference.train_cli loss=kto pairs=... model_name={self.model_name}"
+            )
 
 
 def build_config(cli: CLIConfig) -> train_dpo.Config:

@@ -14,11 +14,7 @@ from tinker_cookbook.preference.types import (
     PreferenceModelBuilderFromVerdictLogprob,
 )
 from tinker_cookbook.recipes.chat_sl import train as chat_sl
-from tinker_cookbook.recipes.preference.manners import (
-    MannersConversationBuilder,
-    MannersEvaluatorBuilder,
-    MannersRuleBuilder,
-)
+from tinker_cookbook.recipes.preference.manners import MannersConversationBuilder, MannersRuleBuilder
 from tinker_cookbook.recipes.preference.rlhf.settings import CLIConfig, Stage
 from tinker_cookbook.recipes.preference.rlhf.win_rate import WinRateEvaluatorBuilder
 from tinker_cookbook.recipes.preference.sources import TINY, comparison_builder
@@ -32,16 +28,11 @@ MOST_JUDGED = 512  # held-out comparisons that the judge is tried on
 
 
 def sft_config(cli: CLIConfig) -> supervised_train.Config:
-    is_tiny = cli.sft_dataset == TINY
-    manners = MannersEvaluatorBuilder(
-        model_name=cli.base_model, renderer_name=renderer_name(cli), seed=cli.seed
-    )
     return supervised_train.Config(
         **_common(cli, "sft"),
         dataset_builder=_conversations(cli),
         learning_rate=cli.sft_learning_rate,
         max_steps=cli.sft_max_steps,
-        evaluator_builders=[manners] if is_tiny else [],
     )
 
 
