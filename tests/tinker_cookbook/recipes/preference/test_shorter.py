@@ -63,4 +63,3 @@ def test_a_few_steps(engine, tmp_path):
     assert len(rows) == 2
     assert rows[0]["env/all/ac_tokens_per_turn"] > 4
     assert rows[0]["env/all/win_minus_loss"] == pytest.approx(0, abs=1e-9)
-    assert rows[0]["by_group/frac_mixed"] == 1.0
