@@ -37,7 +37,7 @@ from tinker_cookbook.utils import logtree
 ORDER = ("polite", "excited", "rhyming", "pirate", "plain", "terse")
 """The rule: styles from the best to the worst. Below all of them is what has no style."""
 
-MAX_TOKENS = 48  # the longest answer has 30
+MAX_TOKENS = 48  # the longest answer of the data has 26
 
 
 def manners(text: str) -> int:
