@@ -64,7 +64,7 @@ class CLIConfig:
     rm_learning_rate: float = chz.field(default=3e-3, doc="At its peak")
     rm_max_steps: int | None = chz.field(default=None, doc="None: all of the data once")
     rl_learning_rate: float = chz.field(default=3e-3, doc="At its peak")
-    rl_max_steps: int | None = chz.field(default=30, doc="None: all of the prompts once")
+    rl_max_steps: int | None = chz.field(default=20, doc="None: all of the prompts once")
     rl_batch_size: int = chz.field(default=8, doc="Prompts in a batch")
     rl_group_size: int = chz.field(default=8, doc="Answers to each prompt, compared four by four")
     rl_max_tokens: int = chz.field(default=48, doc="Most tokens of an answer")

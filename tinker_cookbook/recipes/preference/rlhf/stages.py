@@ -88,7 +88,7 @@ def rl_config(cli: CLIConfig, sft_path: str, rm_path: str) -> rl_train.Config:
         max_steps=cli.rl_max_steps,
         learning_rate=cli.rl_learning_rate,
         lr_schedule="linear",
-        advantage="group_mean_std",
+        advantage="group_mean",  # where all answers are alike, what the judge says of them is noise
         loss_fn="ppo",
         num_substeps=cli.rl_substeps,
         remove_constant_reward_groups=True,
