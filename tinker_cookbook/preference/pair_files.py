@@ -18,6 +18,7 @@ import chz
 import numpy as np
 
 from tinker_cookbook.exceptions import ConfigurationError, DataFormatError, DataValidationError
+from tinker_cookbook.preference.dpo_datasets import LabeledExampleBuilder
 from tinker_cookbook.preference.pair_rows import FORMATS, PairFormat
 from tinker_cookbook.preference.preference_datasets import ComparisonDatasetBuilder, Table
 from tinker_cookbook.preference.types import Comparison, LabeledComparison, LabeledExample
@@ -29,6 +30,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T", LabeledComparison, LabeledExample)
 
 _NAMED = 5  # rows that are named one by one; all are counted
+_MOST_HELD_OUT = 200  # if nobody says how many
 
 
 @dataclass(frozen=True)
@@ -53,10 +55,17 @@ class PairRows:
         return sum(labeled.label == "Tie" for labeled in self.comparisons)
 
     def marked(self) -> list[LabeledExample]:
-        """Each answer by itself, for KTO: the better one of a pair is wanted. A tie says nothing of either."""
+        """Each answer by itself and once, for KTO: the better one of a pair is wanted.
+
+        A tie says nothing of either, and nor do comparisons of which an answer won one and lost another.
+        """
         if self.examples:
             return self.examples
-        return [example for labeled in self.comparisons for example in _both_sides(labeled)]
+        by_answer: dict[str, list[LabeledExample]] = {}
+        for example in (side for labeled in self.comparisons for side in _both_sides(labeled)):
+            key = repr((example.prompt_conversation, example.completion))
+            by_answer.setdefault(key, []).append(example)
+        return [same[0] for same in by_answer.values() if len({each.is_desirable for each in same}) == 1]
 
     def report(self) -> str:
         lines = [f"{self.name}: {self.num_rows} rows of {self.format.name}, {self._found()}"]
@@ -165,12 +174,14 @@ class PairFileBuilder(ComparisonDatasetBuilder):
 
     path: str = chz.field(doc="A file, a folder, or the name of a Hugging Face data set")
     test_path: str | None = chz.field(default=None, doc="Held-out pairs, instead of test_size")
-    test_size: int = chz.field(default=0, doc="Pairs of the file to hold out, or a few more")
+    test_size: int | None = chz.field(
+        default=0, doc="Pairs of the file to hold out, or a few more; None: a tenth, 200 at most"
+    )
     seed: int = chz.field(default=0, doc="Decides which are held out")
 
     @chz.validate
     def _check(self) -> None:
-        if self.test_size < 0:
+        if self.test_size is not None and self.test_size < 0:
             raise ConfigurationError(f"test_size={self.test_size} is negative; 0 holds nothing out")
         if self.test_size and self.test_path:
             raise ConfigurationError("test_path and test_size: give one way to hold out")
@@ -200,9 +211,18 @@ class PairFileBuilder(ComparisonDatasetBuilder):
         return self._split(self.pairs.marked(), self.test_pairs and self.test_pairs.marked())
 
     def _split(self, found: list[T], test: list[T] | None) -> tuple[list[T], list[T] | None]:
-        if test is not None or not self.test_size:
-            return found, test
-        return hold_out(found, self.test_size, self.seed)
+        count = min(_MOST_HELD_OUT, len(found) // 10) if self.test_size is None else self.test_size
+        return (found, test) if test is not None or not count else hold_out(found, count, self.seed)
+
+
+@chz.chz
+class LabeledExamplesFromFile(LabeledExampleBuilder):
+    """The answers of such a file one by one, for KTO: marked ones as they are, those of pairs taken apart."""
+
+    file: PairFileBuilder
+
+    def get_labeled_examples(self) -> tuple[list[LabeledExample], list[LabeledExample] | None]:
+        return self.file.get_labeled_examples()
 
 
 def _as_rows(labeled: Iterable[LabeledComparison]) -> list[dict]:

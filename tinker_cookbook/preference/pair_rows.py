@@ -18,6 +18,7 @@ from typing import get_args
 
 from tinker_cookbook.exceptions import DataFormatError
 from tinker_cookbook.preference.conversations import (
+    HISTORIES,
     Messages,
     as_completion,
     prompt_of,
@@ -32,7 +33,6 @@ Preferences = Sequence[LabeledComparison] | Sequence[LabeledExample]
 RANKED = ("ranking", "responses")
 MARKS = ("label", "kto_tag")
 COMPLETIONS = ("completion", "response", "output", "answer")
-CONVERSATIONS = ("messages", "conversations", "conversation")
 _SCORES = (("score_chosen", "score_rejected"), ("chosen_score", "rejected_score"))
 _TRUE, _FALSE = (True, 1, "true", "True", "1"), (False, 0, "false", "False", "0")
 
@@ -116,7 +116,7 @@ def read_marked(row: Row) -> list[LabeledExample]:
     column = next((name for name in COMPLETIONS if row.get(name) is not None), None)
     if column is not None:
         return [LabeledExample(prompt_of(row), as_completion(row[column], column), is_wanted)]
-    column = next(name for name in CONVERSATIONS if name in row)
+    column = next(name for name in HISTORIES if name in row)
     conversation = prompt_of({column: row[column], "system": row.get("system")}, is_whole=True)
     return [LabeledExample(conversation[:-1], _last(conversation, column), is_wanted)]
 
@@ -154,7 +154,7 @@ def _has_ranking(row: Row) -> bool:
 
 
 def _is_marked(row: Row) -> bool:
-    answer = (*COMPLETIONS, *CONVERSATIONS)
+    answer = (*COMPLETIONS, *HISTORIES)
     return any(name in row for name in MARKS) and any(name in row for name in answer)
 
 

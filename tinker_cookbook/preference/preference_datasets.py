@@ -52,6 +52,10 @@ class ComparisonDatasetBuilder:
     def _labeled(self, rows: Table) -> list[LabeledComparison]:
         found = (self.example_to_labeled_comparison(rows[number]) for number in range(len(rows)))
         labeled = [comparison for comparison in found if comparison is not None]
+        if len(labeled) < len(rows):
+            logger.warning(
+                "%d of %d rows are no comparisons and are left out", len(rows) - len(labeled), len(rows)
+            )
         if not self.swap:
             return labeled
         return [turned for comparison in labeled for turned in (comparison, comparison.swap())]
@@ -86,7 +90,7 @@ class ComparisonBuilderFromJsonl(ComparisonDatasetBuilder):
 
 @chz.chz
 class ChatDatasetBuilderFromComparisons(ChatDatasetBuilder):
-    """Trains a judge: it is shown two answers and learns the label."""
+    """Trains a judge: it is shown two answers and learns the label, a tie too. What is held out is one batch."""
 
     comparison_builder: ComparisonDatasetBuilder
     swap: bool = chz.field(default=False, doc="Learn each comparison both ways round; else one way, by lot")
@@ -97,17 +101,17 @@ class ChatDatasetBuilderFromComparisons(ChatDatasetBuilder):
 
     def __call__(self) -> tuple[SupervisedDataset, SupervisedDataset | None]:
         train, test = self.comparison_builder.get_train_and_test_datasets()
-        return self._dataset(train), None if test is None else self._dataset(test)
+        dataset = self._dataset(train, self.common_config.batch_size)
+        return dataset, None if test is None or not len(test) else self._dataset(test, len(test))
 
-    def _dataset(self, rows: Table) -> "_ComparisonDataset":
-        config = self.common_config
+    def _dataset(self, rows: Table, batch_size: int) -> "_ComparisonDataset":
         both_ways = self.swap or self.comparison_builder.swap
         return _ComparisonDataset(
             rows,
             self.comparison_builder,
             self.comparison_renderer,
-            config.batch_size,
-            config.max_length,
+            batch_size,
+            self.common_config.max_length,
             both_ways,
         )
 

@@ -59,7 +59,7 @@ def test_metrics_carry_the_name():
 def test_the_judge_sees_text_alone_and_what_the_preprocessor_makes_of_it():
     judge = TextJudge()
     evaluate(judge, both_ways=False, content_preprocessor=str.upper)
-    assert {asked.completion_A[0]["content"] for asked in judge.asked} == {"XXX"}
+    assert {str(asked.completion_A[0]["content"]) for asked in judge.asked} == {"XXX"}
     assert {str(asked.completion_B[0]["content"])[:6] for asked in judge.asked} == {"LONGER", "X", "THE LO"}
 
 

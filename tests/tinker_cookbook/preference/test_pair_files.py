@@ -1,8 +1,11 @@
 import csv
 import json
+import os
+from pathlib import Path
 
 import pytest
 
+from tests.server import ROOT
 from tinker_cookbook.exceptions import ConfigurationError, DataFormatError, DataValidationError
 from tinker_cookbook.preference.conversations import transcript
 from tinker_cookbook.preference.pair_files import PairFileBuilder, open_pairs
@@ -254,13 +257,21 @@ def test_a_prompt_is_held_out_with_all_its_answers(write):
     train, test = builder.get_labeled_comparisons()
     assert test is not None
     assert (len(train), len(test)) == (48, 12)  # prompts have six pairs each
-    prompts = [{each.comparison.prompt_conversation[0]["content"] for each in some} for some in (train, test)]
+    prompts = [{str(each.comparison.prompt_conversation) for each in some} for some in (train, test)]
     assert not prompts[0] & prompts[1]
     assert PairFileBuilder(path=path, test_size=7).get_labeled_comparisons() == (train, test)
     assert PairFileBuilder(path=path, test_size=7, seed=1).get_labeled_comparisons() != (train, test)
     marked, test_marked = builder.get_labeled_examples()
     assert test_marked is not None
-    assert len(marked) + len(test_marked) == 120
+    assert len(marked) + len(test_marked) == 30  # of each prompt the two best answers and the worst
+
+
+def test_an_answer_that_won_and_lost_is_neither_wanted_nor_unwanted(write):
+    pairs = open_pairs(write({"prompt": "p", "ranking": ["best", "middling", "worse", "worst"]}))
+    assert [(each.completion[0]["content"], each.is_desirable) for each in pairs.marked()] == [
+        ("best", True),
+        ("worst", False),
+    ]
 
 
 def test_what_is_held_out_may_be_a_file(write):
@@ -279,3 +290,28 @@ def test_something_must_be_left_to_train_on_and_it_must_be_pairs(write):
     with pytest.raises(DataFormatError, match="loss=kto"):
         marked.get_labeled_comparisons()
     assert len(marked.get_labeled_examples()[0]) == 1
+
+
+# --- files that are about ---------------------------------------------------------------------------------
+
+# They are not part of this repository: TINKER_DATA names their folder, else it is looked for beside the repository.
+PUBLISHED = Path(os.environ.get("TINKER_DATA") or ROOT.parent / "shared" / "assets" / "data")
+
+
+@pytest.mark.parametrize(
+    ("name", "comparisons", "examples", "left_out"),
+    [
+        ("hh_rlhf/harmless-base.test.jsonl.gz", 2308, 0, 4),
+        ("llama_factory/dpo_en_demo.json", 300, 0, 0),
+        ("llama_factory/kto_en_demo.json", 0, 300, 0),
+    ],
+)
+def test_published_files(name, comparisons, examples, left_out):
+    if not (PUBLISHED / name).exists():
+        pytest.skip(f"there is no {name} in TINKER_DATA")
+    pairs = open_pairs(str(PUBLISHED / name))
+    assert (len(pairs.comparisons), len(pairs.examples), len(pairs.left_out)) == (
+        comparisons,
+        examples,
+        left_out,
+    )

@@ -46,10 +46,11 @@ def shown(dataset, index: int) -> list[str]:
     ]
 
 
-def test_rows_without_their_keys_are_left_out(path):
+def test_rows_without_their_keys_are_left_out(path, caplog):
     train, test = ComparisonBuilderFromJsonl(train_path=path).get_labeled_comparisons()
     assert len(train) == 12
     assert test is None
+    assert "2 of 14 rows are no comparisons" in caplog.text
     assert train[3].comparison.prompt_conversation == [{"role": "user", "content": "ask 3"}]
 
 
@@ -86,10 +87,26 @@ def test_without_swap_about_half_are_turned_and_the_label_with_them(path):
 
 
 def test_with_swap_each_is_learned_both_ways(path):
-    dataset, test = judge_data(path, swap=True)
+    dataset, _ = judge_data(path, swap=True)
     assert [text[-1] for text in shown(dataset, 0)] == ["A", "B"] * 4
-    assert test is not None
-    assert len(test) == 3
+
+
+def test_all_that_is_held_out_is_one_batch_however_large_a_batch_is(path):
+    for batch_size in (4, 14):
+        _, test = judge_data(path, batch_size=batch_size)
+        assert test is not None
+        assert len(test) == 1
+        assert len(test.get_batch(0)) == 12
+
+
+@pytest.mark.parametrize("swap", [False, True])
+def test_a_tie_is_learned_as_one(tmp_path, swap):
+    """W17: whichever way round it is shown."""
+    file = tmp_path / "ties.jsonl"
+    file.write_text("".join(json.dumps(row(i, label="Tie")) + "\n" for i in range(4)))
+    dataset, _ = judge_data(str(file), swap=swap)
+    ends = [text[-1] for text in shown(dataset, 0)]
+    assert ends == ["T"] * (8 if swap else 4)  # the first token of "Tie", and no A or B
 
 
 def test_what_is_too_long_has_lost_its_label_and_is_left_out(path, caplog):

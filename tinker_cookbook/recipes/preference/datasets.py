@@ -18,7 +18,7 @@ from tinker_cookbook.preference.conversations import as_completion, shared_promp
 from tinker_cookbook.preference.pair_rows import read_pair
 from tinker_cookbook.preference.preference_datasets import ComparisonDatasetBuilder, Table
 from tinker_cookbook.preference.types import Comparison, Label, LabeledComparison
-from tinker_cookbook.renderers.messages import Message
+from tinker_cookbook.renderers.messages import Message, get_text_content
 from tinker_cookbook.supervised.rows import Row, open_rows
 from tinker_cookbook.supervised.rows.chat import messages_from_json
 
@@ -244,4 +244,4 @@ def _text_only(message: Message) -> Message:
         return message
     if any(part["type"] != "text" for part in content):
         raise DataFormatError("a conversation with images")
-    return Message(role=message["role"], content="".join(part["text"] for part in content))
+    return Message(role=message["role"], content=get_text_content(message))
