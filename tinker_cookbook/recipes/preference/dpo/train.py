@@ -24,6 +24,8 @@ from tinker_cookbook.recipes.preference.sources import TINY, comparison_builder
 from tinker_cookbook.supervised.types import ChatDatasetBuilderCommonConfig
 from tinker_cookbook.utils.lr_scheduling import LRSchedule
 
+TINY_BETA = 1.0  # the rule of that data has no exceptions: with less it is followed until answers fall apart
+
 
 @chz.chz
 class CLIConfig:
@@ -46,7 +48,9 @@ class CLIConfig:
     )
 
     loss: str = chz.field(default="dpo", doc="dpo, ipo, simpo or orpo")
-    dpo_beta: float = chz.field(default=0.1, doc="What a nat is worth as reward")
+    dpo_beta: float | None = chz.field(
+        default=None, doc="What a nat is worth as reward; None: 1 for dataset=tiny, else 0.1"
+    )
     label_smoothing: float = chz.field(default=0.0, doc="Share of the labels that are taken to be wrong")
     learning_rate: float | None = chz.field(
         default=None, doc="At its peak; None: 1e-3 for the tiny model, else 1e-5"
@@ -85,8 +89,9 @@ def build_config(cli: CLIConfig) -> train_dpo.Config:
     )
     batch_size = cli.batch_size or (32 if cli.dataset == TINY else 256)
     learning_rate = cli.learning_rate or (1e-3 if cli.model_name == TINY_MODEL else 1e-5)
+    beta = cli.dpo_beta or (TINY_BETA if cli.dataset == TINY else 0.1)
     return train_dpo.Config(
-        log_path=cli.log_path or _usual_folder(cli, learning_rate, batch_size),
+        log_path=cli.log_path or _usual_folder(cli, learning_rate, beta, batch_size),
         model_name=cli.model_name,
         recipe_name="dpo",
         renderer_name=renderer_name,
@@ -103,7 +108,7 @@ def build_config(cli: CLIConfig) -> train_dpo.Config:
         ),
         evaluator_builders=_evaluators(cli, renderer_name),
         loss=cli.loss,
-        dpo_beta=cli.dpo_beta,
+        dpo_beta=beta,
         label_smoothing=cli.label_smoothing,
         learning_rate=learning_rate,
         lr_schedule=cli.lr_schedule,
@@ -119,7 +124,7 @@ def build_config(cli: CLIConfig) -> train_dpo.Config:
     )
 
 
-def _usual_folder(cli: CLIConfig, learning_rate: float, batch_size: int) -> str:
+def _usual_folder(cli: CLIConfig, learning_rate: float, beta: float, batch_size: int) -> str:
     return example_path(
         "dpo",
         cli.loss,
@@ -127,7 +132,7 @@ def _usual_folder(cli: CLIConfig, learning_rate: float, batch_size: int) -> str:
         cli.model_name,
         f"{cli.lora_rank}rank",
         f"{learning_rate:g}lr",
-        f"{cli.dpo_beta:g}beta",
+        f"{beta:g}beta",
         f"{batch_size}batch",
         f"seed{cli.seed}",
     )
