@@ -77,6 +77,9 @@ class MannersComparisonBuilder(ComparisonDatasetBuilder):
     """For each question some pairs of answers in different styles; the better one is A as often as B."""
 
     pairs_per_question: int = chz.field(default=8, doc="Of each question to train on; 2 of each to test on")
+    best_wins: bool = chz.field(
+        default=False, doc="Pair each time the best style with another one, in place of any with any"
+    )
     seed: int = chz.field(default=0, doc="Of the styles, of who is A, and of the order")
 
     @chz.validate
@@ -85,26 +88,30 @@ class MannersComparisonBuilder(ComparisonDatasetBuilder):
             raise ConfigurationError(f"pairs_per_question={self.pairs_per_question} must be at least 1")
 
     def get_train_and_test_datasets(self) -> tuple[Table, Table]:
-        return _pairs("train", self.pairs_per_question, self.seed), _pairs("test", 2, self.seed)
+        return self._pairs("train", self.pairs_per_question), self._pairs("test", 2)
 
     def example_to_labeled_comparison(self, example: dict) -> LabeledComparison:
         return LabeledComparison(Comparison(**example["comparison"]), example["label"])
 
+    def _pairs(self, split: Split, per_question: int) -> list[dict[str, Any]]:
+        """Rows as `ComparisonBuilderFromJsonl` reads them."""
+        rng = random.Random(f"manners/{split}/{self.seed}")
+        rows: list[dict[str, Any]] = []
+        for question in all_questions(split) * per_question:
+            first, second = (STYLES[name].say(question.fact, rng) for name in self._two_styles(rng))
+            comparison = {
+                "prompt_conversation": [Message(role="user", content=question.asked)],
+                "completion_A": [Message(role="assistant", content=first)],
+                "completion_B": [Message(role="assistant", content=second)],
+            }
+            rows.append({"comparison": comparison, "label": better(first, second)})
+        rng.shuffle(rows)
+        return rows
 
-def _pairs(split: Split, per_question: int, seed: int) -> list[dict[str, Any]]:
-    """Rows as `ComparisonBuilderFromJsonl` reads them."""
-    rng = random.Random(f"manners/{split}/{seed}")
-    rows: list[dict[str, Any]] = []
-    for question in all_questions(split) * per_question:
-        first, second = (STYLES[name].say(question.fact, rng) for name in rng.sample(ORDER, 2))
-        comparison = {
-            "prompt_conversation": [Message(role="user", content=question.asked)],
-            "completion_A": [Message(role="assistant", content=first)],
-            "completion_B": [Message(role="assistant", content=second)],
-        }
-        rows.append({"comparison": comparison, "label": better(first, second)})
-    rng.shuffle(rows)
-    return rows
+    def _two_styles(self, rng: random.Random) -> list[str]:
+        if not self.best_wins:
+            return rng.sample(ORDER, 2)
+        return rng.sample([ORDER[0], rng.choice(ORDER[1:])], 2)
 
 
 def mannered_conversations(split: Split, *, tellings: int = 4, seed: int = 0) -> list[list[Message]]:

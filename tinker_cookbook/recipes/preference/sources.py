@@ -8,10 +8,15 @@ from tinker_cookbook.recipes.preference.manners import MannersComparisonBuilder
 TINY = "tiny"
 
 
-def comparison_builder(name: str, *, test_size: int = 0, seed: int = 0) -> ComparisonDatasetBuilder:
-    """`test_size` pairs of a file are held out; named sets know by themselves what to hold out."""
+def comparison_builder(
+    name: str, *, test_size: int = 0, seed: int = 0, best_wins: bool = False
+) -> ComparisonDatasetBuilder:
+    """`test_size` pairs of a file are held out; named sets know by themselves what to hold out.
+
+    `best_wins` is for the small data: a judge has to tell any two styles apart, DPO has to know the best one.
+    """
     if name == TINY:
-        return MannersComparisonBuilder(seed=seed)
+        return MannersComparisonBuilder(seed=seed, best_wins=best_wins)
 
     if name in COMPARISON_BUILDERS:
         return COMPARISON_BUILDERS[name]()

@@ -64,6 +64,15 @@ def test_pairs_follow_the_rule_and_hold_out_whole_questions():
     assert 0.45 < share_A < 0.55
 
 
+def test_the_best_style_wins_every_pair_if_so_wanted():
+    train, test = MannersComparisonBuilder(best_wins=True, pairs_per_question=1).get_labeled_comparisons()
+    for labeled in [*train, *(test or [])]:
+        sides = (labeled.comparison.completion_A, labeled.comparison.completion_B)
+        won, lost = sides if labeled.label == "A" else reversed(sides)
+        assert style_of(str(won[0]["content"])) == ORDER[0] != style_of(str(lost[0]["content"]))
+    assert {each.label for each in train} == {"A", "B"}
+
+
 def _asked(labeled) -> str:
     return str(labeled.comparison.prompt_conversation[0]["content"])
 

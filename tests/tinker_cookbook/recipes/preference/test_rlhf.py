@@ -23,7 +23,7 @@ def small(log_path: Path, **fields) -> CLIConfig:
         "rl_group_size": 4,
         "rl_max_tokens": 12,
         "rl_substeps": 1,
-        "win_rate_prompts": 3,
+        "eval_size": 3,
         "eval_every": 5,
         "behavior_if_log_dir_exists": "resume",
     }
@@ -76,9 +76,7 @@ def test_going_on_after_a_stage_and_within_one(engine, tmp_path):
     }
     cli_main(small(tmp_path / "other", **given))
     cli_main(small(tmp_path / "other", **given, rl_max_steps=2))
-    assert steps(tmp_path / "other" / "rl", "reward/total") == steps(
-        tmp_path / "other" / "rl", "progress/batch"
-    )
+    assert steps(tmp_path / "other" / "rl", "env/all/reward/total") == [0, 1]
     assert not (tmp_path / "other" / "sft").exists()
 
     elsewhere = given | {"sft_checkpoint": checkpoints_of(run / "sft")[0]["state_path"]}
@@ -98,7 +96,7 @@ def test_what_is_missing_is_said_before_anything_trains(tmp_path):
         ({"run_sft": False, "run_rm": False, "run_rl": False}, "nothing is to run"),
         ({"sft_checkpoint": "tinker://x"}, "set run_sft=False"),
         ({"rm_checkpoint": "tinker://x"}, "set run_rm=False"),
-        ({"win_rate_prompts": 0}, "win_rate_prompts"),
+        ({"eval_size": 0}, "eval_size"),
     ],
 )
 def test_settings_that_contradict_each_other(fields, words):

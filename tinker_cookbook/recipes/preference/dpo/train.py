@@ -98,7 +98,9 @@ def build_config(cli: CLIConfig) -> train_dpo.Config:
         load_checkpoint_path=cli.load_checkpoint_path,
         reference_model_name=cli.reference_model_name,
         dataset_builder=DPODatasetBuilderFromComparisons(
-            comparison_builder=comparison_builder(cli.dataset, test_size=cli.test_size, seed=cli.seed),
+            comparison_builder=comparison_builder(
+                cli.dataset, test_size=cli.test_size, seed=cli.seed, best_wins=True
+            ),
             common_config=ChatDatasetBuilderCommonConfig(
                 model_name_for_tokenizer=cli.model_name,
                 renderer_name=renderer_name,

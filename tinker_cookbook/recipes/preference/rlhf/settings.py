@@ -27,7 +27,7 @@ FULL: Mapping[str, Any] = {
     "rl_batch_size": 256,
     "rl_max_steps": 100,
     "rl_substeps": 1,
-    "win_rate_prompts": 256,
+    "eval_size": 256,
     "save_every": 100,
     "eval_every": 20,
 }
@@ -72,7 +72,9 @@ class CLIConfig:
     verdict: Literal["says", "logprob"] = chz.field(
         default="says", doc="Reward by the label that the judge says, or by how sure it is of it"
     )
-    win_rate_prompts: int = chz.field(default=94, doc="Held-out prompts for the win rate")
+    eval_size: int = chz.field(
+        default=94, doc="Held-out comparisons for the judge, and prompts for the win rate"
+    )
 
     eval_every: int = chz.field(default=10, doc="Steps between evaluations; 0: none")
     save_every: int = chz.field(default=20, doc="Steps between checkpoints; 0: the final one alone")
@@ -95,9 +97,9 @@ class CLIConfig:
                 raise ConfigurationError(
                     f"{stage}_checkpoint={path} is in place of that stage: set run_{stage}=False"
                 )
-        if self.win_rate_prompts < 1:
+        if self.eval_size < 1:
             raise ConfigurationError(
-                f"win_rate_prompts={self.win_rate_prompts} must be at least 1; eval_every=0 measures nothing"
+                f"eval_size={self.eval_size} must be at least 1; eval_every=0 measures nothing"
             )
 
     @property

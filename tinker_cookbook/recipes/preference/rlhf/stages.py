@@ -24,8 +24,6 @@ from tinker_cookbook.supervised import train as supervised_train
 from tinker_cookbook.supervised.data import FromConversationFileBuilder
 from tinker_cookbook.supervised.types import ChatDatasetBuilder, ChatDatasetBuilderCommonConfig
 
-MOST_JUDGED = 512  # held-out comparisons that the judge is tried on
-
 
 def sft_config(cli: CLIConfig) -> supervised_train.Config:
     return supervised_train.Config(
@@ -43,7 +41,7 @@ def rm_config(cli: CLIConfig) -> supervised_train.Config:
         model_name=cli.base_model,
         renderer_name=renderer_name(cli),
         verdict=cli.verdict,
-        max_comparisons=MOST_JUDGED,
+        max_comparisons=cli.eval_size,
     )
     return supervised_train.Config(
         **_common(cli, "rm"),
@@ -68,7 +66,7 @@ def rl_config(cli: CLIConfig, sft_path: str, rm_path: str) -> rl_train.Config:
         comparison_builder=comparisons,
         model_name=cli.base_model,
         renderer_name=renderer_name(cli),
-        max_prompts=cli.win_rate_prompts,
+        max_prompts=cli.eval_size,
         max_tokens=cli.rl_max_tokens,
         seed=cli.seed,
         base_url=cli.base_url,
