@@ -16,7 +16,10 @@ def comparison_builder(
     `best_wins` is for the small data: a judge has to tell any two styles apart, DPO has to know the best one.
     """
     if name == TINY:
-        return MannersComparisonBuilder(seed=seed, best_wins=best_wins)
+        # There is less to learn about the best style than about the order of all.
+        return MannersComparisonBuilder(
+            seed=seed, best_wins=best_wins, pairs_per_question=4 if best_wins else 8
+        )
 
     if name in COMPARISON_BUILDERS:
         return COMPARISON_BUILDERS[name]()
