@@ -1,9 +1,10 @@
 """What reinforcement learning reaches on this machine, and how long it takes, through the commands that users have.
 
-    python -m benchmarks.rl NAME... [--seeds 0 1 2]       adds to benchmarks/results/rl.json, and a curve each as PNG
+    python -m benchmarks.rl NAME... [--seeds 0 1 2]       adds to benchmarks/results/rl.json, and a plot each as PNG
 
 Every run is a process of its own that starts its engine, as a first run does; its seconds include that. The model of a
-name that begins with smollm2 has to be pulled before: tinker-engine pull HuggingFaceTB/SmolLM2-135M-Instruct.
+name that begins with smollm2 has to be pulled before: tinker-engine pull HuggingFaceTB/SmolLM2-135M-Instruct. Those of
+reasoning-gym need that package: pip install reasoning-gym.
 """
 
 import argparse
@@ -19,17 +20,59 @@ from benchmarks.limits import RESULTS, machine
 from tinker_cookbook.utils.curves import save_comparison_png
 
 REWARD = "env/all/reward/total"
-SMOLLM2 = ["model_name=HuggingFaceTB/SmolLM2-135M-Instruct"]
-ONE_DIGIT = ["env_options=largest=9,include_fewshot=False,format_coef=0.0", "max_tokens=12", "test_size=60"]
-SMALL_STEPS = ["batch_size=16", "learning_rate=1e-3", "eval_every=8", "eval_temperature=0.0"]
+FORM = "env/all/format"
+LOSSES = ("importance_sampling", "cispo", "dro", "gspo")
+LOSS_RUNS = {"tiny_arithmetic": "ppo"} | {f"tiny_arithmetic_{loss}": loss for loss in LOSSES}
+SMOLLM2 = ["model_name=HuggingFaceTB/SmolLM2-135M-Instruct", "batch_size=16", "learning_rate=1e-3"]
+BARE = "include_fewshot=False,format_coef=0.0"
+ONE_DIGIT = [
+    f"env_options=largest=9,{BARE}",
+    "max_tokens=12",
+    "test_size=60",
+    "eval_every=8",
+    "eval_temperature=0.0",
+]
+TWO_DIGITS = [f"env_options=largest=99,{BARE}", "max_tokens=12", "test_size=100", "eval_every=16"]
+GYM = ["eval_every=12", "max_steps=24"]
+ONE_DIGIT_NUMBERS = "extraction=last_number,config.min_digits=1,config.max_digits=1"
+TWO_TERMS = "config.min_terms=2,config.max_terms=2"
 
 RUNS: dict[str, list[str]] = {
     "tiny_arithmetic": [],
     "tiny_arithmetic_streaming": ["num_minibatches=4"],
     "tiny_arithmetic_async": ["max_steps_off_policy=2"],
-    "tiny_formats": ["env=formats", "max_steps=60"],
-    "smollm2_addition": [*SMOLLM2, "env=addition", *ONE_DIGIT, *SMALL_STEPS, "max_steps=8"],
-    "smollm2_multiplication": [*SMOLLM2, "env=multiplication", *ONE_DIGIT, *SMALL_STEPS, "max_steps=8"],
+    **{f"tiny_arithmetic_{loss}": [f"loss_fn={loss}"] for loss in LOSSES},
+    "tiny_formats": [
+        "env=formats",
+        "env_options=task_options.forms=upper+brackets+json",
+        "learning_rate=2e-3",
+        "max_steps=50",
+    ],
+    "tiny_sort": [
+        "env=sort",
+        "env_options=task_options.kinds=letters,task_options.longest=3",
+        "max_steps=50",
+    ],
+    "smollm2_addition": [*SMOLLM2, "env=addition", *ONE_DIGIT, "max_steps=8"],
+    "smollm2_multiplication": [*SMOLLM2, "env=multiplication", *ONE_DIGIT, "max_steps=8"],
+    "smollm2_two_digit_addition": [*SMOLLM2, "env=addition", *TWO_DIGITS, "max_steps=32"],
+    "smollm2_chain_sum": [
+        *SMOLLM2,
+        "env=reasoning_gym/chain_sum",
+        f"env_options={ONE_DIGIT_NUMBERS},config.min_terms=2,config.max_terms=3",
+        *GYM,
+        "test_size=60",
+        "max_tokens=12",
+    ],
+    "smollm2_products": [
+        *SMOLLM2,
+        "env=reasoning_gym/products",
+        f"env_options={ONE_DIGIT_NUMBERS},{TWO_TERMS}",
+        *GYM,
+        "test_size=20",  # of the 81 there are
+        "max_tokens=12",
+    ],
+    "smollm2_syllogism": [*SMOLLM2, "env=reasoning_gym/syllogism", *GYM, "test_size=60", "max_tokens=8"],
 }
 """Arguments of `python -m tinker_cookbook.rl.train_cli`; none are its defaults."""
 
@@ -40,26 +83,50 @@ def main() -> None:
     )
     parser.add_argument("names", nargs="+", choices=RUNS)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument(
+        "--busy",
+        action="store_true",
+        help="the machine does other work too: the seconds are not to be compared",
+    )
     chosen = parser.parse_args()
     path = RESULTS / "rl.json"
     figures: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     for name in chosen.names:
-        curves: dict[str, list[dict[str, Any]]] = {}
-        entry = figures[name] = {"arguments": " ".join(RUNS[name]), "seeds": {}}
+        arguments = " ".join(RUNS[name])
+        if figures.get(name, {}).get("arguments") != arguments:
+            figures[name] = {"arguments": arguments, "seeds": {}}
         for seed in chosen.seeds:
             with tempfile.TemporaryDirectory() as folder:
                 seconds, rows = run([*RUNS[name], f"seed={seed}"], Path(folder))
-            curves[f"seed {seed}"] = rows
-            entry["seeds"][str(seed)] = summary(seconds, rows)
-            print(name, seed, json.dumps(entry["seeds"][str(seed)]))
-        save_comparison_png(curves, RESULTS / f"rl_{name}.png", keys=[REWARD], title=name)
-        head = {
-            "command": "python -m benchmarks.rl " + " ".join(key for key in RUNS if key in figures),
-            "machine": machine(),
-        }
-        path.write_text(
-            json.dumps(head | {key: figures[key] for key in RUNS if key in figures}, indent=2) + "\n"
-        )
+            busy = {"beside_other_work": True} if chosen.busy else {}
+            figures[name]["seeds"][str(seed)] = busy | summary(seconds, rows)
+            print(name, seed, json.dumps(figures[name]["seeds"][str(seed)]), flush=True)
+            write(path, figures)
+            draw(figures)
+
+
+def write(path: Path, figures: dict[str, Any]) -> None:
+    names = [name for name in RUNS if name in figures]
+    head = {"command": "python -m benchmarks.rl " + " ".join(names), "machine": machine()}
+    path.write_text(json.dumps(head | {name: figures[name] for name in names}, indent=1) + "\n")
+
+
+def draw(figures: dict[str, Any]) -> None:
+    """A plot for each run with its seeds, and one with the losses side by side."""
+    curves = {
+        name: {f"seed {seed}": curve(result) for seed, result in figures[name]["seeds"].items()}
+        for name in RUNS
+        if "rewards" in str(figures.get(name))
+    }
+    for name in curves.keys() - LOSS_RUNS.keys():
+        save_comparison_png(curves[name], RESULTS / f"rl_{name}.png", keys=[REWARD], title=name)
+    losses = {LOSS_RUNS[name]: curves[name]["seed 0"] for name in curves.keys() & LOSS_RUNS.keys()}
+    if losses:
+        save_comparison_png(losses, RESULTS / "rl_losses.png", keys=[REWARD], title="losses, seed 0")
+
+
+def curve(result: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"step": step, REWARD: reward} for step, reward in enumerate(result["rewards"])]
 
 
 def run(arguments: list[str], folder: Path) -> tuple[float, list[dict[str, Any]]]:
@@ -78,6 +145,7 @@ def run(arguments: list[str], folder: Path) -> tuple[float, list[dict[str, Any]]
 def summary(seconds: float, rows: list[dict[str, Any]]) -> dict[str, Any]:
     sampled = [row[REWARD] for row in rows if REWARD in row]
     tested = [row[f"test/{REWARD}"] for row in rows if f"test/{REWARD}" in row]
+    formed = [row[f"test/{FORM}"] for row in rows if f"test/{FORM}" in row]
     gaps = [row["optim/logprob_gap_max"] for row in rows if "optim/logprob_gap_max" in row]
     return {
         "seconds": round(seconds),
@@ -86,7 +154,10 @@ def summary(seconds: float, rows: list[dict[str, Any]]) -> dict[str, Any]:
         "reward_of_last_steps": round(sum(sampled[-3:]) / len(sampled[-3:]), 3),
         "held_out_before": round(tested[0], 3),
         "held_out_after": round(tested[-1], 3),
+        "held_out_in_form_after": round(formed[-1], 3),
         "largest_logprob_gap": max(gaps),
+        "rewards": [round(reward, 3) for reward in sampled],
+        "held_out": {row["step"]: round(row[f"test/{REWARD}"], 3) for row in rows if f"test/{REWARD}" in row},
     }
 
 

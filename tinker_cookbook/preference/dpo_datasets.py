@@ -93,6 +93,7 @@ class PreferenceDataset(SupervisedDataset):
         self._batch_size = batch_size
         self._keep_rest = keep_rest
         self.left_out: Counter[str] = Counter()
+        logger.info("looking at %d rows", len(rows))  # takes minutes where there are a hundred thousand
         self._usable = np.array([i for i in range(len(rows)) if self._is_usable(i)], dtype=np.int64)
         self._order = self._usable
         self._report(what)

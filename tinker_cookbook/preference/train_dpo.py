@@ -17,9 +17,9 @@ import torch
 
 from tinker_cookbook.checkpoint_utils import CheckpointRecord
 from tinker_cookbook.display import colorize_example
+from tinker_cookbook.epochs import EpochSchedule
 from tinker_cookbook.eval.evaluators import Evaluator, EvaluatorBuilder
 from tinker_cookbook.exceptions import ConfigurationError
-from tinker_cookbook.preference.epochs import EpochSchedule
 from tinker_cookbook.preference.losses import Metrics, compute_dpo_loss, get_loss, loss_options
 from tinker_cookbook.preference.objective import Objective, Scored, mismatched_datums
 from tinker_cookbook.preference.pair_evaluator import PreferenceEvaluator, score
@@ -136,13 +136,13 @@ async def _step(
             fwd_bwd, figures = await _forward_backward(
                 run.training_client, data, references, objective, reference
             )
-            optim = await run.training_client.optim_step_async(schedule.adam(step))
     tokens = sum(datum.model_input.length for datum in data)
-    run.submitted(step, schedule.state(step + 1), tokens=tokens)
 
     async def finish() -> None:
         with trace.collect_into(window):
             async with trace.scope_span("step"):
+                optim = await run.training_client.optim_step_async(schedule.adam(step))
+                run.submitted(step, schedule.state(step + 1), tokens=tokens)
                 await fwd_bwd.result_async()
                 optim_metrics = (await optim.result_async()).metrics or {}
         window.total_time = time.perf_counter() - started
@@ -160,7 +160,9 @@ async def _step(
         }
         run.log_step(step, row, window=window, tokens=tokens)
 
-    await finish_despite_cancel(finish())  # a checkpoint from now on has this step, and must find its row
+    await finish_despite_cancel(
+        finish()
+    )  # a checkpoint from now on has this step: it must say so and find its row
 
 
 async def _forward_backward(

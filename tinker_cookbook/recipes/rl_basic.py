@@ -27,7 +27,7 @@ _SUMS: dict[str, Any] = {
     "dataset_builder.task_options": {"think": 1.0, "one_digit": 0.0, "largest": 30, "operations": "+"},
     "dataset_builder.batch_size": 32,
     "dataset_builder.group_size": 8,
-    "dataset_builder.n_batches": 50,
+    "dataset_builder.n_batches": 44,
 }
 _GSM8K: dict[str, Any] = {
     "dataset_builder": Gsm8kDatasetBuilder,

@@ -37,7 +37,7 @@ class Config:
     group_size: int = 8  # answers to each
     updates_per_step: int = 4  # each on a part of the answers
     largest: int = 30  # of the numbers to add
-    n_steps: int = 50
+    n_steps: int = 44
     max_steps: int | None = None  # stop sooner; a later run goes on
     learning_rate: float = 3e-3  # suits the tiny model; a real one wants 1e-5 to 1e-4, a small one 1e-3
     max_tokens: int = 64

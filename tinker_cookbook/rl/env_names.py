@@ -31,12 +31,14 @@ class NamedEnv:
 
 
 def _first_line(text: str | None) -> str:
-    return (text or "").strip().splitlines()[0] if text else ""
+    return text.strip().splitlines()[0].removesuffix(".") if text else ""
 
 
 ENVS: dict[str, NamedEnv] = {
     **{
-        name: NamedEnv(_TASK_ENV, _first_line(inspect.getmodule(task).__doc__), {"task": name})
+        name: NamedEnv(
+            _TASK_ENV, _first_line(task.__doc__ or inspect.getmodule(task).__doc__), {"task": name}
+        )
         for name, task in TASKS.items()
     },
     "arithmetic": NamedEnv(

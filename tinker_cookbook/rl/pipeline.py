@@ -64,7 +64,7 @@ class RolloutPipeline:
         self._undelivered = 0  # running, or in the queue
         self._handed_out: list[GroupId] = []  # and not trained on yet
         self._in_update = 0  # groups of an update whose weights are not sampled from yet
-        self.stale_groups = 0  # sampled again, since the run began
+        self.stale_groups = 0  # sampled again, since they were last counted
 
     async def __aenter__(self) -> Self:
         return self
@@ -105,6 +105,11 @@ class RolloutPipeline:
         """It will not be trained on: there is room for another."""
         self._handed_out.remove(rolled.id)
         self._source.done(rolled.id)
+
+    def take_stale_groups(self) -> int:
+        """How many were sampled again since this was asked last."""
+        count, self.stale_groups = self.stale_groups, 0
+        return count
 
     def trained(self) -> None:
         """All that was handed out is in an update, which the weights of the next `sample_from` have."""

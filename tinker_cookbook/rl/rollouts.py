@@ -264,7 +264,7 @@ async def do_group_rollout_and_filter_constant_reward(
 
 @dataclass
 class RolloutErrorCounter:
-    """Of a whole run. A group that is left out because all its rewards are the same is no error: keep it away."""
+    """Over some time. A group that is left out because all its rewards are the same is no error: keep it away."""
 
     counts: Counter[str] = field(default_factory=Counter)  # by type of error
     groups_skipped: int = 0

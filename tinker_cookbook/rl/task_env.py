@@ -248,7 +248,10 @@ class TaskRLDatasetBuilder(RLDatasetBuilder):
             raise ConfigurationError(
                 f"the task {self.task} has no option {', '.join(sorted(unknown))}; it has: {', '.join(known) or 'none'}"
             )
-        return TASKS[self.task](**self.task_options)
+        try:
+            return TASKS[self.task](**self.task_options)
+        except ValueError as error:
+            raise ConfigurationError(f"task_options of {self.task}: {error}") from error
 
 
 class _TaskDataset(RLDataset):

@@ -324,11 +324,16 @@ class Trainer:
                 [rolled.group for rolled in whole_P], [rolled.builder.logging_tags() for rolled in whole_P]
             ),
             **compute_sampling_client_metrics(list(batch.rolled_P)),
-            **self._errors.get_metrics(),
+            **self._take_errors(),
             "rollouts/groups": len(batch.rolled_P),
             "rollouts/groups_trained_on": sum(len(each.rolled_P) for each in batch.minibatches),
-            "rollouts/stale_groups": self._pipeline.stale_groups,
+            "rollouts/stale_groups": self._pipeline.take_stale_groups(),
         }
+
+    def _take_errors(self) -> Metrics:
+        """Those since the last row, so that a resumed run's rows are those of an undisturbed one."""
+        counted, self._errors = self._errors, RolloutErrorCounter()
+        return counted.get_metrics()
 
 
 def _speed(batch: Batch, seconds: float) -> Metrics:

@@ -17,6 +17,7 @@ import chz
 import tinker
 
 from tinker_cookbook.display import colorize_example
+from tinker_cookbook.epochs import EpochSchedule
 from tinker_cookbook.eval.evaluators import Evaluator, EvaluatorBuilder
 from tinker_cookbook.exceptions import ConfigurationError
 from tinker_cookbook.run_config import RunConfig
@@ -26,7 +27,7 @@ from tinker_cookbook.supervised.types import SupervisedDataset, SupervisedDatase
 from tinker_cookbook.tokenizer_utils import Tokenizer, get_tokenizer
 from tinker_cookbook.training_run import TrainingRun, evaluate_all, training_run
 from tinker_cookbook.utils import trace
-from tinker_cookbook.utils.lr_scheduling import LRSchedule, compute_schedule_lr_multiplier
+from tinker_cookbook.utils.lr_scheduling import LRSchedule
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +78,7 @@ async def main(config: Config) -> None:
     async with training_run(config) as run:
         tokenizer = await asyncio.to_thread(get_tokenizer, config.model_name)
         dataset, test_dataset = await asyncio.to_thread(config.dataset_builder)
-        schedule = _Schedule(config, len(dataset))
+        schedule = EpochSchedule(config, len(dataset))
         run.begin(
             schedule.total_steps,
             first_step=schedule.step_of(run.resume_state),
@@ -88,7 +89,11 @@ async def main(config: Config) -> None:
 
 
 async def _train(
-    config: Config, run: TrainingRun, dataset: SupervisedDataset, schedule: "_Schedule", tokenizer: Tokenizer
+    config: Config,
+    run: TrainingRun,
+    dataset: SupervisedDataset,
+    schedule: EpochSchedule,
+    tokenizer: Tokenizer,
 ) -> None:
     pending: deque[SubmittedBatch] = deque()
 
@@ -102,7 +107,7 @@ async def _train(
             if schedule.epoch_of(step) != epoch:
                 epoch = schedule.epoch_of(step)
                 await asyncio.to_thread(dataset.set_epoch, seed=epoch)
-            pending.append(await _submit(config, run, dataset, schedule, step, settle))
+            pending.append(await _submit(run, dataset, schedule, step, settle))
             if step == run.first_step:
                 first = colorize_example(pending[-1].data[0], tokenizer)
                 logger.info("the first example, coloured by what is learned:\n%s", first)
@@ -114,10 +119,9 @@ async def _train(
 
 
 async def _submit(
-    config: Config,
     run: TrainingRun,
     dataset: SupervisedDataset,
-    schedule: "_Schedule",
+    schedule: EpochSchedule,
     step: int,
     settle: Callable[[], Awaitable[None]],
 ) -> SubmittedBatch:
@@ -129,7 +133,7 @@ async def _submit(
         learning_rate = schedule.learning_rate(step)
         async with trace.scope_span("submit_batch"):
             fwd_bwd = await run.training_client.forward_backward_async(data, "cross_entropy")
-            optim = await run.training_client.optim_step_async(_adam(config, learning_rate))
+            optim = await run.training_client.optim_step_async(schedule.adam(step))
     tokens = sum(datum.model_input.length for datum in data)
     run.submitted(step, schedule.state(step + 1), tokens=tokens)
     metrics |= {"epoch": schedule.epoch_of(step), "learning_rate": learning_rate, **dataset.metrics()}
@@ -138,7 +142,7 @@ async def _submit(
 
 
 async def _finish(
-    run: TrainingRun, batch: SubmittedBatch, schedule: "_Schedule", tokenizer: Tokenizer
+    run: TrainingRun, batch: SubmittedBatch, schedule: EpochSchedule, tokenizer: Tokenizer
 ) -> None:
     with trace.collect_into(batch.window):
         async with trace.scope_span("step"):
@@ -158,57 +162,6 @@ async def _finish(
         **(optim.metrics or {}),
     }
     run.log_step(batch.step, metrics, window=batch.window, tokens=batch.num_tokens)
-
-
-class _Schedule:
-    """Steps as epochs and batches, and the learning rate over them."""
-
-    def __init__(self, config: Config, batches: int):
-        if batches < 1:
-            raise ConfigurationError(
-                "the data makes no whole batch: give more of it, or a smaller batch_size"
-            )
-        self._config = config
-        self._batches = batches
-        total = batches * config.num_epochs
-        self.total_steps = total if config.max_steps is None else min(total, config.max_steps)
-
-    def epoch_of(self, step: int) -> int:
-        return step // self._batches
-
-    def batch_of(self, step: int) -> int:
-        return step % self._batches
-
-    def state(self, step: int) -> dict[str, Any]:
-        """Where this step stands, as the record of a checkpoint says it."""
-        return {"epoch": self.epoch_of(step), "batch": self.batch_of(step), "num_batches": self._batches}
-
-    def step_of(self, state: dict[str, Any]) -> int:
-        if (before := state.get("num_batches", self._batches)) != self._batches:
-            raise ConfigurationError(
-                f"an epoch had {before} batches when the checkpoint was saved and has {self._batches} now: the data or "
-                "batch_size has changed, and some of it would be trained on twice or never. Start in another log_path, "
-                "with load_checkpoint_path if the weights are to be kept."
-            )
-        return int(state.get("epoch", 0)) * self._batches + int(state.get("batch", 0))
-
-    def learning_rate(self, step: int) -> float:
-        config = self._config
-        factor = compute_schedule_lr_multiplier(
-            config.lr_schedule, step, self.total_steps, config.warmup_steps
-        )
-        return config.learning_rate * factor
-
-
-def _adam(config: Config, learning_rate: float) -> tinker.AdamParams:
-    return tinker.AdamParams(
-        learning_rate=learning_rate,
-        beta1=config.adam_beta1,
-        beta2=config.adam_beta2,
-        eps=config.adam_eps,
-        weight_decay=config.weight_decay,
-        grad_clip_norm=config.grad_clip_norm,
-    )
 
 
 def _evaluators(

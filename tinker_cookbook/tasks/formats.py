@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tinker_cookbook.tasks.types import Message, Problem, Task, user
+from tinker_cookbook.tasks.types import Message, Problem, Task, chosen, user
 from tinker_cookbook.tasks.world import FACTS, Fact
 
 REQUESTS = {
@@ -131,11 +131,14 @@ class Counted(Problem):
         return rng.choice(PATTERNS[count]).format(t=self.topic, a=a, b=b, c=c)
 
 
+FORMS = ("upper", "brackets", "json", "words")
+
+
 class Formats(Task[Problem]):
     name = "formats"
 
-    def __init__(self, *, forms: Sequence[str] = ("upper", "brackets", "json", "words")):
-        self.forms = tuple(forms)
+    def __init__(self, *, forms: str | Sequence[str] = FORMS):
+        self.forms = chosen(forms, FORMS)
 
     def draw(self, rng: random.Random) -> Problem:
         form = rng.choice(self.forms)

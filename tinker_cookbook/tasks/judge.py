@@ -76,6 +76,8 @@ class Judge(Task[Pair]):
 
 
 class JudgeShorter(Judge):
+    """Say which of two answers is the shorter one"""
+
     name = "judge_shorter"
     rule = "shorter"
 
@@ -91,6 +93,8 @@ class JudgeShorter(Judge):
 
 
 class JudgeCorrect(Judge):
+    """Say which of two answers to a sum is right"""
+
     name = "judge_correct"
     rule = "correct"
 

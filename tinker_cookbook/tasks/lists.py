@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tinker_cookbook.tasks.types import Message, Problem, Task, user
+from tinker_cookbook.tasks.types import Message, Problem, Task, chosen, user
 
 NOUNS = (
     "apple arrow bird boat book bread bridge candle cart cat cloud coat cup dog door egg fire fish flag forest frog "
@@ -23,9 +23,12 @@ def made_up_word(rng: random.Random, length: int) -> str:
     return "".join(rng.choice((_CONSONANTS, _VOWELS)[(start + i) % 2]) for i in range(length))
 
 
-def random_items(rng: random.Random, count: int) -> tuple[str, ...]:
+KINDS = ("words", "numbers", "letters")
+
+
+def random_items(rng: random.Random, count: int, kinds: Sequence[str] = KINDS) -> tuple[str, ...]:
     """Words, numbers or letters, all different."""
-    kind = rng.choice(("words", "numbers", "letters"))
+    kind = rng.choice(kinds)
     pool = {"words": NOUNS, "numbers": [str(n) for n in range(100)], "letters": list(LETTERS)}[kind]
     return tuple(rng.sample(pool, count))
 
@@ -179,8 +182,11 @@ COMPARE_PHRASINGS = {
 class Rearrange(Task[Problem]):
     """Copy, reverse or sort; words as well as lists for the first two."""
 
-    def __init__(self, *, words: float = 0.3, shortest: int = 2, longest: int = 5):
+    def __init__(
+        self, *, words: float = 0.3, shortest: int = 2, longest: int = 5, kinds: str | Sequence[str] = KINDS
+    ):
         self.words = words  # share of problems on a single made-up word
+        self.kinds = chosen(kinds, KINDS)  # of the items of a list
         self.shortest = shortest
         self.longest = longest
 
@@ -188,23 +194,31 @@ class Rearrange(Task[Problem]):
         if self.name in WORD_PHRASINGS and rng.random() < self.words:
             word = made_up_word(rng, rng.randint(max(3, self.shortest), self.longest))
             return Respelled(self.name, word, rng.choice(WORD_PHRASINGS[self.name]))
-        items = random_items(rng, rng.randint(self.shortest, self.longest))
+        items = random_items(rng, rng.randint(self.shortest, self.longest), self.kinds)
         return Rearranged(self.name, items, rng.choice(LIST_PHRASINGS[self.name]))
 
 
 class Copy(Rearrange):
+    """Say a short list or a made-up word again"""
+
     name = "copy"
 
 
 class Reverse(Rearrange):
+    """Write a short list or a made-up word backwards"""
+
     name = "reverse"
 
 
 class Sort(Rearrange):
+    """Put words, numbers or letters in order"""
+
     name = "sort"
 
 
 class Compare(Task[Compared]):
+    """Say which of two numbers or words is larger, longer, or first in the alphabet"""
+
     name = "compare"
 
     def draw(self, rng: random.Random) -> Compared:

@@ -187,6 +187,8 @@ class Answering(Problem):
 
 
 class AskQuestions(Task[Asking]):
+    """Find out what the other one thinks of, by questions with yes or no"""
+
     name = "ask_questions"
 
     def draw(self, rng: random.Random) -> Asking:
@@ -194,6 +196,8 @@ class AskQuestions(Task[Asking]):
 
 
 class AnswerQuestions(Task[Answering]):
+    """Answer such questions about a thing, with yes or no"""
+
     name = "answer_questions"
 
     def draw(self, rng: random.Random) -> Answering:

@@ -70,6 +70,14 @@ class Problem(ABC):
         return "test" if int.from_bytes(digest[:8], "big") % TEST_SHARE == 0 else "train"
 
 
+def chosen(names: str | Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
+    """Some of the known ones, as a list or as a command line has it: `letters+numbers`."""
+    some = tuple(names.split("+")) if isinstance(names, str) else tuple(names)
+    if not some or not set(some) <= set(known):
+        raise ValueError(f"{names!r} is not some of {', '.join(known)}")
+    return some
+
+
 ProblemT = TypeVar("ProblemT", bound=Problem, covariant=True)
 
 

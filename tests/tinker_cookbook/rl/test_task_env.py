@@ -192,6 +192,10 @@ def test_options_go_to_the_task():
     [
         ({"task": "sums"}, "tasks are: arithmetic"),
         ({"task_options": {"thinking": 1}}, "it has: think, one_digit, largest"),
+        (
+            {"task": "sort", "task_options": {"kinds": "letters+dogs"}},
+            "'letters\\+dogs' is not some of words",
+        ),
         ({"batch_size": 0}, "batch_size=0"),
         ({"test_size": -1}, "test_size=-1"),
         ({"task": "tools", "renderer_name": "role_colon"}, "<tool_call>"),

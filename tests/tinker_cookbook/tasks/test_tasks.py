@@ -105,3 +105,12 @@ def test_keys_too_few_to_split_are_an_error_and_not_an_endless_search():
 
     with pytest.raises(ValueError, match="too few to split"):
         Arithmetic(one_digit=0, largest=0).problem("test", 0)
+
+
+def test_kinds_of_problems_can_be_chosen():
+    letters = {p.key for p in TASKS["sort"](kinds="letters").problems("train", 20)}
+    assert all(
+        len(item) == 1 and item.isalpha() for key in letters for item in key.removeprefix("sort: ").split()
+    )
+    with pytest.raises(ValueError, match="not some of upper, brackets, json, words"):
+        TASKS["formats"](forms=())

@@ -119,6 +119,7 @@ class ArithmeticDatasetBuilder(RLDatasetBuilder):
     n_batches: int = chz.field(default=100, doc="Batches to train on")
     group_size: int = chz.field(default=4, doc="Tries at each sum")
     include_fewshot: bool = chz.field(default=True, doc="Show what 4 and 5 give before each question")
+    system_prompt: str | None = chz.field(default=None, doc="What is said before everything else")
     test_size: int = chz.field(default=100, doc="Sums to test on, none of which is trained on; 0: none")
     largest: int = chz.field(default=100, doc="Numbers are from 0 to this")
     operation: Operation = chz.field(default="+", doc="+, - or *")
@@ -136,9 +137,7 @@ class ArithmeticDatasetBuilder(RLDatasetBuilder):
         env_class = functools.partial(
             ArithmeticEnv,
             renderer=renderer,
-            convo_prefix=ArithmeticEnv.standard_fewshot_prefix(self.operation)
-            if self.include_fewshot
-            else None,
+            convo_prefix=self._prefix() or None,
             format_coef=self.format_coef,
             operation=self.operation,
         )
@@ -147,3 +146,8 @@ class ArithmeticDatasetBuilder(RLDatasetBuilder):
         )
         test = dataset(self.test_size, 1, 1, split="test") if self.test_size else None
         return dataset(self.batch_size, self.group_size, self.n_batches), test
+
+    def _prefix(self) -> list[Message]:
+        before = [] if self.system_prompt is None else [Message(role="system", content=self.system_prompt)]
+        shown = ArithmeticEnv.standard_fewshot_prefix(self.operation) if self.include_fewshot else []
+        return before + shown

@@ -11,15 +11,18 @@ import chz
 
 from tinker_cookbook.command_line import run_command
 from tinker_cookbook.exceptions import ConfigurationError
+from tinker_cookbook.recipes.launch import TINY_MODEL
 from tinker_cookbook.recipes.math_rl.arithmetic_env import ArithmeticDatasetBuilder
 from tinker_cookbook.recipes.math_rl.math_env import DATASET_BUILDER_MAP
 from tinker_cookbook.recipes.math_rl.math_grading import Grader
 from tinker_cookbook.recipes.rl_launch import RLCLIConfig, renderer_for, rl_config, run_training
 from tinker_cookbook.rl import train
 from tinker_cookbook.rl.types import RLDatasetBuilder
+from tinker_cookbook.tasks.arithmetic import THINK
 
 ARITHMETIC = "arithmetic"
 MAX_TOKENS = {ARITHMETIC: 16, "gsm8k": 1024}
+MAX_TOKENS_THINKING = 64  # of a sum
 MAX_TOKENS_ELSE = 2048
 
 
@@ -40,7 +43,18 @@ class CLIConfig(RLCLIConfig):
     fewshot: bool | None = chz.field(
         default=None, doc="Show a worked example before each problem; None: unless these are sums"
     )
-    n_batches: int = chz.field(default=60, doc="Batches of sums")
+    n_batches: int = chz.field(default=44, doc="Batches of sums")
+    largest: int | None = chz.field(
+        default=None, doc="Sums are of numbers from 0 to this; None: 30 for the tiny model, else 100"
+    )
+    think: bool | None = chz.field(
+        default=None,
+        doc="Say `Think first.` before a sum; None: to the tiny model, which was taught what it means",
+    )
+
+
+def asks_to_think(cli: CLIConfig) -> bool:
+    return cli.model_name == TINY_MODEL if cli.think is None else cli.think
 
 
 def build_config(cli: CLIConfig) -> train.Config:
@@ -52,8 +66,14 @@ def build_config(cli: CLIConfig) -> train.Config:
         data_name=cli.env,
         dataset_builder=_sums(cli, renderer_name) if is_sums else _problems(cli, renderer_name),
         renderer_name=renderer_name,
-        max_tokens=cli.max_tokens or MAX_TOKENS.get(cli.env, MAX_TOKENS_ELSE),
+        max_tokens=cli.max_tokens or _max_tokens(cli),
     )
+
+
+def _max_tokens(cli: CLIConfig) -> int:
+    if cli.env == ARITHMETIC and asks_to_think(cli):
+        return MAX_TOKENS_THINKING
+    return MAX_TOKENS.get(cli.env, MAX_TOKENS_ELSE)
 
 
 def _sums(cli: CLIConfig, renderer_name: str) -> RLDatasetBuilder:
@@ -68,6 +88,8 @@ def _sums(cli: CLIConfig, renderer_name: str) -> RLDatasetBuilder:
         model_name_for_tokenizer=cli.model_name,
         renderer_name=renderer_name,
         include_fewshot=bool(cli.fewshot),
+        system_prompt=THINK if asks_to_think(cli) else None,
+        largest=cli.largest or (30 if cli.model_name == TINY_MODEL else 100),
         test_size=100 if cli.test_size is None else cli.test_size,
         seed=cli.seed,
     )

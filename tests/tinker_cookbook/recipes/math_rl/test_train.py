@@ -84,8 +84,17 @@ def test_what_is_set_reaches_the_run():
 
 def test_sums_are_asked_of_a_thinking_model_without_thinking():
     config = build_config(CLIConfig(model_name="Qwen/Qwen3-8B"))
-    assert config.renderer_name == "qwen3_disable_thinking"
-    assert isinstance(config.dataset_builder, ArithmeticDatasetBuilder)
+    assert (config.renderer_name, config.max_tokens) == ("qwen3_disable_thinking", 16)
+    builder = config.dataset_builder
+    assert isinstance(builder, ArithmeticDatasetBuilder)
+    assert (builder.system_prompt, builder.largest) == (None, 100)
+
+
+def test_the_tiny_model_thinks_before_it_adds():
+    config = build_config(CLIConfig())
+    builder = config.dataset_builder
+    assert isinstance(builder, ArithmeticDatasetBuilder)
+    assert (builder.system_prompt, builder.largest, config.max_tokens) == ("Think first.", 30, 64)
 
 
 def test_mistakes_are_said():
