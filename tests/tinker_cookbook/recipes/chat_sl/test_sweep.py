@@ -278,7 +278,8 @@ def test_the_command_says_what_failed(recipe, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["recipe=sfft"], "use sft, distillation"),
+        (["recipe=sfft"], "use sft, distillation, dpo, shorter"),
+        (["recipe=shorter", "training_budget_examples=5"], "base.max_steps="),
         (["recipe=json"], "json cannot be swept"),
         (["training_budget_examples=5"], "batch_sizes="),
     ],

@@ -26,6 +26,8 @@ from tinker_cookbook.recipes.launch import TINY_MODEL, example_path
 RECIPES = {
     "sft": "tinker_cookbook.recipes.chat_sl.train",
     "distillation": "tinker_cookbook.recipes.prompt_distillation.train",
+    "dpo": "tinker_cookbook.recipes.preference.dpo.train",
+    "shorter": "tinker_cookbook.recipes.preference.shorter.train",
 }
 ENTRY_POINTS = (("CLIConfig", "cli_main"), ("ExperimentConfig", "run_experiment"))
 
@@ -116,6 +118,11 @@ def _within_budget(main_fn: MainFn, config: Config, base_config: Any) -> MainFn:
     examples = config.training_budget_examples
     if examples is None:
         return main_fn
+    if not hasattr(base_config, "batch_size"):
+        raise ConfigurationError(
+            f"training_budget_examples={examples} is counted in batches, and recipe={config.recipe} has no batch_size: "
+            "limit its runs with base.max_steps="
+        )
     if base_config.batch_size is None and not config.batch_sizes:
         raise ConfigurationError(
             f"training_budget_examples={examples} is counted in batches: give their size, with base.batch_size= or "

@@ -1,0 +1,1 @@
+"""Direct preference optimization: pairs of answers, and no judge."""

@@ -1,0 +1,1 @@
+"""The shorter answer wins: the smallest example of learning from comparisons."""
