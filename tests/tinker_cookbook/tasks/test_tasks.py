@@ -8,6 +8,8 @@ import sys
 import pytest
 
 from tinker_cookbook.tasks import TASKS, Message, Problem, careless, converse, get_task, solution
+from tinker_cookbook.tasks.formats import Formats
+from tinker_cookbook.tasks.lists import Sort
 
 COUNT = 300
 
@@ -108,9 +110,9 @@ def test_keys_too_few_to_split_are_an_error_and_not_an_endless_search():
 
 
 def test_kinds_of_problems_can_be_chosen():
-    letters = {p.key for p in TASKS["sort"](kinds="letters").problems("train", 20)}
+    letters = {p.key for p in Sort(kinds="letters").problems("train", 20)}
     assert all(
         len(item) == 1 and item.isalpha() for key in letters for item in key.removeprefix("sort: ").split()
     )
     with pytest.raises(ValueError, match="not some of upper, brackets, json, words"):
-        TASKS["formats"](forms=())
+        Formats(forms=())
