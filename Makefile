@@ -32,7 +32,7 @@ test-real: $(READY)  ## the tests that need the real SmolLM2-135M-Instruct; pull
 	@$(BIN)/tinker-engine pull HuggingFaceTB/SmolLM2-135M-Instruct
 	@$(BIN)/python tests/summary.py real
 
-test-long: $(READY)  ## runs that are killed and resumed, and process pools (two minutes)
+test-long: $(READY)  ## runs that are killed and resumed, recipes, process pools (four minutes)
 	@$(BIN)/python tests/summary.py long
 
 test-crash: $(READY)  ## kill the engine twenty times while a client trains (three minutes)

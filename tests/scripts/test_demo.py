@@ -2,6 +2,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from scripts import demo
 
 DEMO = """
@@ -11,6 +13,7 @@ raise SystemExit(demo.main())
 """
 
 
+@pytest.mark.long
 def test_the_demo_teaches_a_style_in_a_few_steps(tmp_path):
     """As `make demo` runs it: a process of its own, which starts its engine."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TINKER_")}

@@ -99,6 +99,7 @@ def test_the_tokenizer_takes_any_text_and_keeps_digits_apart(tokenizer):
     assert [tokenizer.token_to_id(token) for token in SPECIAL_TOKENS] == list(range(len(SPECIAL_TOKENS)))
 
 
+@pytest.mark.long
 def test_a_stopped_run_ends_with_the_same_weights_and_log(tokenizer, tmp_path):
     whole, first = tmp_path / "whole", tmp_path / "first"
     whole.mkdir()

@@ -78,6 +78,7 @@ def losses(log: Path) -> dict[int, float]:
     return {row["step"]: row["loss"] for row in rows if "loss" in row}
 
 
+@pytest.mark.long
 def test_ctrl_c_saves_and_the_same_command_goes_on_exactly(server, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)

@@ -14,6 +14,8 @@ from tinker import types
 
 from tests.server import Server, running_server
 
+pytestmark = pytest.mark.long
+
 MODEL = "tinker-engine/tiny-chat"
 KILLS = int(os.environ.get("CRASH_KILLS", "6"))  # `make test-crash` asks for twenty
 WHOLE_ENGINE = 4  # every fourth kill takes the api process as well

@@ -1,5 +1,7 @@
 """The plain loop on the real engine."""
 
+import pytest
+
 from tests.tinker_cookbook.recipes.runs import checkpoints_of, metrics_of
 from tinker_cookbook.recipes import rl_loop
 
@@ -17,6 +19,7 @@ def config(folder, n_steps: int) -> rl_loop.Config:
     )
 
 
+@pytest.mark.long
 def test_a_run_that_was_cut_short_goes_on_to_the_same_end(engine, tmp_path):
     rl_loop.main(config(tmp_path / "whole", 4))
     rl_loop.main(config(tmp_path / "parts", 3))

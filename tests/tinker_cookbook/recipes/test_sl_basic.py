@@ -7,6 +7,7 @@ from tinker_cookbook.recipes.chat_sl.chat_datasets import KnightBuilder, NoRobot
 from tinker_cookbook.supervised.types import ChatDatasetBuilder
 
 
+@pytest.mark.long
 def test_the_small_variant_learns_in_a_few_steps_and_goes_on(engine, tmp_path):
     blueprint = sl_basic.build_config_blueprint()
     words = [f"log_path={tmp_path / 'run'}", "lora_rank=8", "eval_every=4", "save_every=0"]

@@ -4,6 +4,7 @@ import json
 import math
 
 import chz
+import pytest
 
 from tests.tinker_cookbook.recipes.runs import checkpoints_of, metrics_of
 from tinker_cookbook.recipes import sl_loop
@@ -14,6 +15,7 @@ def config(folder, **fields) -> sl_loop.Config:
     return sl_loop.Config(log_path=str(folder), batch_size=8, lora_rank=8, save_every=2, **fields)
 
 
+@pytest.mark.long
 def test_a_run_that_was_cut_short_goes_on_to_the_same_end(engine, tmp_path):
     sl_loop.main(config(tmp_path / "whole", max_steps=5))
     sl_loop.main(config(tmp_path / "parts", max_steps=3))

@@ -60,6 +60,7 @@ def outcome(server: Server, log: Path) -> list[float]:
     return [value for output in result.loss_fn_outputs for value in output["logprobs"].tolist()]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("step", [7, 12])
 def test_a_killed_script_goes_on_exactly(server, undisturbed, tmp_path, step):
     log = tmp_path / "run"
@@ -72,6 +73,7 @@ def test_a_killed_script_goes_on_exactly(server, undisturbed, tmp_path, step):
     assert {row["step"] for row in rows} == set(range(STEPS))
 
 
+@pytest.mark.long
 def test_a_killed_engine_does_not_disturb_the_script(server, undisturbed, tmp_path):
     log = tmp_path / "run"
     process = start_and_pause(log, 7)

@@ -249,6 +249,7 @@ def test_asked_to_end_it_lets_go_of_who_waits_and_its_successor_finishes(server,
 # --- PostgreSQL ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_on_postgres_a_killed_server_goes_on_where_it_was(tmp_path, alice):
     with running_postgres() as url, running_server(tmp_path, "--database", url) as server:
         client = Raw(server.url, server.key)

@@ -101,6 +101,7 @@ def test_a_short_call_does_not_wait_for_the_end_of_another_run_s_long_one(worker
     worker.until_heard(Done, "a:1")
 
 
+@pytest.mark.long
 def test_what_takes_turns_gives_the_bits_of_what_runs_alone(worker, tmp_path_factory):
     def calls(run):
         return [

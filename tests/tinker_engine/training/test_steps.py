@@ -194,6 +194,7 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     torch.set_num_threads(before)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("recompute", [False, True])
 def test_training_that_pauses_to_sample_changes_neither(

@@ -17,6 +17,7 @@ from tinker_cookbook.supervised.types import ChatDatasetBuilder
 SMALL: dict[str, Any] = {"lora_rank": 8, "batch_size": 16, "save_every": 0}
 
 
+@pytest.mark.long
 def test_the_small_variant_takes_on_the_style(engine, tmp_path):
     cli = CLIConfig(log_path=str(tmp_path / "run"), max_steps=24, learning_rate=1e-2, eval_every=100, **SMALL)
     cli_main(cli)

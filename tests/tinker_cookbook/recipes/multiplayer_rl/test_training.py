@@ -19,6 +19,7 @@ SMALL = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("recipe", "settings", "figures"),
     [

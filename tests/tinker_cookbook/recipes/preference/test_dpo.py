@@ -9,6 +9,7 @@ from tinker_cookbook.exceptions import ConfigurationError
 from tinker_cookbook.recipes.preference.dpo.train import CLIConfig, build_config, cli_main
 
 
+@pytest.mark.long
 def test_a_few_steps_on_the_small_data(engine, tmp_path, capsys):
     cli_main(CLIConfig(log_path=str(tmp_path / "run"), batch_size=8, lora_rank=4, max_steps=2, save_every=0))
     rows = metrics_of(tmp_path / "run")

@@ -39,6 +39,7 @@ def steps(log_path: Path, metric: str) -> list[int]:
     return [row["step"] for row in metrics_of(log_path) if metric in row]
 
 
+@pytest.mark.long
 def test_stages_at_once_then_the_last_one_alone(engine, tmp_path, capsys):
     cli_main(small(tmp_path / "run"))
     sft, rm, rl = (tmp_path / "run" / stage for stage in ("sft", "rm", "rl"))
@@ -58,6 +59,7 @@ def test_stages_at_once_then_the_last_one_alone(engine, tmp_path, capsys):
     assert final(rl)["state_path"] != before
 
 
+@pytest.mark.long
 def test_going_on_after_a_stage_and_within_one(engine, tmp_path):
     run = tmp_path / "run"
     cli_main(small(run, run_rm=False, run_rl=False, eval_every=0))
