@@ -1,36 +1,43 @@
 """Training that goes through its data in epochs: which batch a step has, and what the optimizer is told at it."""
 
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
+import chz
 import tinker
 
+from tinker_cookbook.eval.evaluators import Evaluator, EvaluatorBuilder
 from tinker_cookbook.exceptions import ConfigurationError
+from tinker_cookbook.run_config import RunConfig
 from tinker_cookbook.utils.lr_scheduling import LRSchedule, compute_schedule_lr_multiplier
 
 
-class EpochConfig(Protocol):
-    """The fields of a trainer's config that are read here."""
+@chz.chz
+class EpochConfig(RunConfig):
+    learning_rate: float = chz.field(default=1e-4, doc="At its peak")
+    lr_schedule: LRSchedule = chz.field(default="linear", doc="How it falls over the steps")
+    warmup_steps: int = chz.field(default=0, doc="Steps over which it rises first")
+    num_epochs: int = chz.field(default=1, doc="Times the data is gone through")
+    adam_beta1: float = 0.9
+    adam_beta2: float = 0.95
+    adam_eps: float = 1e-8
+    weight_decay: float = 0.0
+    grad_clip_norm: float = chz.field(default=0.0, doc="Largest norm of a gradient; 0: not limited")
+    eval_every: int = chz.field(default=10, doc="Steps between evaluations; 0: none")
+    evaluator_builders: list[EvaluatorBuilder] = chz.field(default_factory=list)
+    infrequent_evaluator_builders: list[EvaluatorBuilder] = chz.field(default_factory=list)
+    infrequent_eval_every: int = chz.field(default=100, doc="Steps between the costly ones; 0: none")
 
-    @property
-    def num_epochs(self) -> int: ...
-    @property
-    def max_steps(self) -> int | None: ...
-    @property
-    def learning_rate(self) -> float: ...
-    @property
-    def lr_schedule(self) -> LRSchedule: ...
-    @property
-    def warmup_steps(self) -> int: ...
-    @property
-    def adam_beta1(self) -> float: ...
-    @property
-    def adam_beta2(self) -> float: ...
-    @property
-    def adam_eps(self) -> float: ...
-    @property
-    def weight_decay(self) -> float: ...
-    @property
-    def grad_clip_norm(self) -> float: ...
+    @chz.validate
+    def _check_epochs(self) -> None:
+        if self.num_epochs < 1:
+            raise ConfigurationError(f"num_epochs={self.num_epochs} must be at least 1")
+
+    def evaluators(self, held_out: Sequence[Evaluator]) -> list[tuple[int, list[Evaluator]]]:
+        """Each group with its cadence; those of the data's own held-out part are among the frequent ones."""
+        frequent = [build() for build in self.evaluator_builders]
+        infrequent = [build() for build in self.infrequent_evaluator_builders]
+        return [(self.eval_every, [*frequent, *held_out]), (self.infrequent_eval_every, infrequent)]
 
 
 class EpochSchedule:

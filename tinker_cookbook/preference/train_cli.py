@@ -10,13 +10,14 @@ import functools
 import logging
 import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import chz
 
-from tinker_cookbook import hyperparam_utils, model_info
-from tinker_cookbook.cli_utils import LogdirBehavior, check_holds_run_of, check_log_dir, run_folder
+from tinker_cookbook import hyperparam_utils
+from tinker_cookbook.cli_utils import check_holds_run_of, check_log_dir, run_folder
 from tinker_cookbook.command_line import run_command
+from tinker_cookbook.command_settings import CommandSettings, handed_on, renderer_for
 from tinker_cookbook.eval.evaluators import EvaluatorBuilder
 from tinker_cookbook.exceptions import ConfigurationError
 from tinker_cookbook.local_models import without_variant
@@ -29,7 +30,6 @@ from tinker_cookbook.renderers import Message
 from tinker_cookbook.served_models import ServedModel, served_model
 from tinker_cookbook.supervised.sample_evaluator import SampleEvaluator
 from tinker_cookbook.supervised.types import ChatDatasetBuilder, ChatDatasetBuilderCommonConfig
-from tinker_cookbook.utils.lr_scheduling import LRSchedule
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,9 @@ _LEARNING_RATE_SHARE = 0.1
 
 
 @chz.chz
-class CLIConfig:
+class _Data:
+    """What is trained on, how, and which model: listed first."""
+
     pairs: str = chz.field(doc="Your data: a file, a folder, or the name of a Hugging Face data set")
     test_pairs: str | None = chz.field(default=None, doc="Held-out data; None: a part of pairs")
     test_size: int | None = chz.field(default=None, doc="Pairs to hold out; None: a tenth, 200 at most")
@@ -61,16 +63,10 @@ class CLIConfig:
     model_name: str | None = chz.field(
         default=None, doc="Base model, as the server names it; None: the first it has"
     )
-    renderer_name: str | None = chz.field(
-        default=None, doc="How conversations are written; None: as the model was taught"
-    )
-    load_checkpoint_path: str | None = chz.field(
-        default=None, doc="tinker:// path of weights to start from; None: the base model"
-    )
-    base_url: str | None = chz.field(
-        default=None, doc="Server of the Tinker API; None: TINKER_BASE_URL, else an engine on this machine"
-    )
 
+
+@chz.chz
+class CLIConfig(CommandSettings, _Data):
     max_length: int | None = chz.field(
         default=None,
         doc="Tokens of prompt and answer; longer ones are left out; None: 4096, or what the model can read",
@@ -81,30 +77,16 @@ class CLIConfig:
     num_epochs: int | None = chz.field(
         default=None, doc="Times the data is gone through; None: 3 for less than 1,000 pairs, else 1"
     )
-    max_steps: int | None = chz.field(default=None, doc="Stop after so many steps; None: when the data ends")
     learning_rate: float | None = chz.field(
         default=None, doc="At its peak; None: a tenth of what is good for fine-tuning the model"
     )
-    lr_schedule: LRSchedule = chz.field(default="linear", doc="How the learning rate falls over the steps")
-    warmup_steps: int = chz.field(default=0, doc="Steps over which it rises first")
-    lora_rank: int = chz.field(default=32, doc="Rank of the adapter that is trained")
-    seed: int = chz.field(default=0, doc="Of the adapter's first weights, and of what is held out")
-
-    eval_every: int = chz.field(default=10, doc="Steps between evaluations; 0: none")
     num_samples: int = chz.field(
         default=3, doc="Held-out prompts that are answered and shown at evaluations; 0: none"
     )
     sample_tokens: int = chz.field(default=128, doc="Tokens of such an answer, at most")
-    save_every: int = chz.field(default=20, doc="Steps between checkpoints; 0: none but the final one")
-
     log_path: str | None = chz.field(
         default=None, doc="Folder for all that is written; None: runs/LOSS-PAIRS-MODEL, here"
     )
-    behavior_if_log_dir_exists: LogdirBehavior = chz.field(
-        default="ask", doc="resume, delete, raise or ask: what to do with a run that is there"
-    )
-    wandb_project: str | None = chz.field(default=None, doc="Project to log to, besides the files")
-    wandb_name: str | None = chz.field(default=None, doc="Name of the run there")
 
 
 def build_config(cli: CLIConfig) -> train_dpo.Config:
@@ -126,7 +108,7 @@ def build_config(cli: CLIConfig) -> train_dpo.Config:
         num_epochs=sizes.num_epochs,
         dpo_beta=loss.usual_beta if cli.dpo_beta is None else cli.dpo_beta,
         loss_options=options or None,
-        **_same_fields(cli),
+        **handed_on(cli, "loss", "label_smoothing", "reference_model_name"),
     )
     logger.info(
         "%s, renderer %s: %s, %d epochs of %d steps, batch_size %d, learning rate %.2g, beta %g, max_length %s",
@@ -141,17 +123,6 @@ def build_config(cli: CLIConfig) -> train_dpo.Config:
         builder.common_config.max_length,
     )
     return config
-
-
-_SAME = (
-    "loss label_smoothing reference_model_name load_checkpoint_path base_url max_steps lr_schedule warmup_steps "
-    "lora_rank seed eval_every save_every wandb_project wandb_name"
-).split()
-
-
-def _same_fields(cli: CLIConfig) -> dict[str, Any]:
-    """Fields that the trainer's config has under the same name."""
-    return {name: getattr(cli, name) for name in _SAME}
 
 
 def _learning_rate(model_name: str) -> float:
@@ -208,7 +179,7 @@ def _builder(
     longest = min(_MAX_LENGTH, model.context or _MAX_LENGTH)
     common = ChatDatasetBuilderCommonConfig(
         model_name_for_tokenizer=model.name,
-        renderer_name=cli.renderer_name or model_info.get_recommended_renderer_name(model.name),
+        renderer_name=renderer_for(cli, model.name),
         max_length=longest if cli.max_length is None else cli.max_length,
         batch_size=batch_size,
     )

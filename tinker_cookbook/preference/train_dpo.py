@@ -17,21 +17,19 @@ import torch
 
 from tinker_cookbook.checkpoint_utils import CheckpointRecord
 from tinker_cookbook.display import colorize_example
-from tinker_cookbook.epochs import EpochSchedule
-from tinker_cookbook.eval.evaluators import Evaluator, EvaluatorBuilder
+from tinker_cookbook.epochs import EpochConfig, EpochSchedule
+from tinker_cookbook.eval.evaluators import Evaluator
 from tinker_cookbook.exceptions import ConfigurationError
 from tinker_cookbook.preference.losses import Metrics, compute_dpo_loss, get_loss, loss_options
 from tinker_cookbook.preference.objective import Objective, Scored, mismatched_datums
 from tinker_cookbook.preference.pair_evaluator import PreferenceEvaluator, score
 from tinker_cookbook.preference.reference import ReferenceLogprobs, open_reference
 from tinker_cookbook.preference.server_losses import loss_config, losses_on_server, pair_datums
-from tinker_cookbook.run_config import RunConfig
 from tinker_cookbook.supervised.types import ChatDatasetBuilder, SupervisedDataset
 from tinker_cookbook.tokenizer_utils import Tokenizer, get_tokenizer
 from tinker_cookbook.training_run import TrainingRun, training_run
 from tinker_cookbook.utils import trace
 from tinker_cookbook.utils.concurrency import finish_despite_cancel
-from tinker_cookbook.utils.lr_scheduling import LRSchedule
 
 __all__ = ["Config", "compute_dpo_loss", "create_dpo_clients", "main", "print_example", "train"]
 
@@ -39,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 @chz.chz
-class Config(RunConfig):
+class Config(EpochConfig):
     dataset_builder: ChatDatasetBuilder = chz.field(
         doc="Pairs: DPODatasetBuilderFromComparisons; for kto single examples: KTODatasetBuilder"
     )
@@ -64,18 +62,6 @@ class Config(RunConfig):
         default=8, doc="The reference is asked about eight times as many sequences at once"
     )
     learning_rate: float = chz.field(default=1e-5, doc="At its peak")
-    lr_schedule: LRSchedule = chz.field(default="linear", doc="How it falls over the steps")
-    warmup_steps: int = chz.field(default=0, doc="Steps over which it rises first")
-    num_epochs: int = chz.field(default=1, doc="Times the data is gone through")
-    adam_beta1: float = 0.9
-    adam_beta2: float = 0.95
-    adam_eps: float = 1e-8
-    weight_decay: float = 0.0
-    grad_clip_norm: float = chz.field(default=0.0, doc="Largest norm of a gradient; 0: not limited")
-    eval_every: int = chz.field(default=10, doc="Steps between evaluations; 0: none")
-    evaluator_builders: list[EvaluatorBuilder] = chz.field(default_factory=list)
-    infrequent_evaluator_builders: list[EvaluatorBuilder] = chz.field(default_factory=list)
-    infrequent_eval_every: int = chz.field(default=100, doc="Steps between the costly ones; 0: none")
 
     def all_loss_options(self) -> dict[str, float]:
         """Those given, with the smoothing where there is some: losses that know none refuse it."""
@@ -85,9 +71,8 @@ class Config(RunConfig):
     @chz.validate
     def _check_training(self) -> None:
         loss_options(self.loss, self.dpo_beta, self.all_loss_options())
-        for name in ("num_epochs", "num_replicas"):
-            if getattr(self, name) < 1:
-                raise ConfigurationError(f"{name}={getattr(self, name)} must be at least 1")
+        if self.num_replicas < 1:
+            raise ConfigurationError(f"num_replicas={self.num_replicas} must be at least 1")
         if self.reference_model_name is not None and not get_loss(self.loss).needs_reference:
             raise ConfigurationError(
                 f"the loss {self.loss} has no reference: leave out reference_model_name={self.reference_model_name}"
@@ -111,7 +96,7 @@ async def train(config: Config) -> None:
         run.begin(
             schedule.total_steps,
             first_step=schedule.step_of(run.resume_state),
-            evaluators=_evaluators(config, test_dataset, objective, reference),
+            evaluators=config.evaluators(_held_out(test_dataset, objective, reference)),
             headline=f"{objective.name}_loss",
         )
         epoch = -1
@@ -232,17 +217,12 @@ async def _reference_logprobs(config: Config, run: TrainingRun) -> ReferenceLogp
     )
 
 
-def _evaluators(
-    config: Config,
-    test_dataset: SupervisedDataset | None,
-    objective: Objective,
-    reference: ReferenceLogprobs | None,
-) -> list[tuple[int, list[Evaluator]]]:
-    frequent = [build() for build in config.evaluator_builders]
-    if test_dataset is not None:
-        frequent.append(PreferenceEvaluator.from_dataset(test_dataset, objective, reference))
-    infrequent = [build() for build in config.infrequent_evaluator_builders]
-    return [(config.eval_every, frequent), (config.infrequent_eval_every, infrequent)]
+def _held_out(
+    test_dataset: SupervisedDataset | None, objective: Objective, reference: ReferenceLogprobs | None
+) -> list[Evaluator]:
+    if test_dataset is None:
+        return []
+    return [PreferenceEvaluator.from_dataset(test_dataset, objective, reference)]
 
 
 def _print_first(data: list[tinker.Datum], objective: Objective, tokenizer: Tokenizer) -> None:

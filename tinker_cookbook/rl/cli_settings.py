@@ -5,41 +5,17 @@ from typing import Any
 import chz
 from tinker.types import LossFnType
 
-from tinker_cookbook.cli_utils import LogdirBehavior
+from tinker_cookbook.command_settings import CommandSettings, handed_on
 from tinker_cookbook.rl import train
-from tinker_cookbook.utils.lr_scheduling import LRSchedule
 
 
 @chz.chz
-class RLSettings:
+class RLSettings(CommandSettings):
     """A command adds its model and its environment, and may have other defaults."""
 
-    renderer_name: str | None = chz.field(
-        default=None,
-        doc="How conversations are written; None: that of the checkpoint, else as the model was taught",
-    )
-    load_checkpoint_path: str | None = chz.field(
-        default=None, doc="tinker:// path of weights to start from; None: the base model"
-    )
-    base_url: str | None = chz.field(
-        default=None, doc="Server of the Tinker API; None: TINKER_BASE_URL, else an engine on this machine"
-    )
-
     group_size: int = chz.field(default=8, doc="Tries at each problem, which are compared with each other")
-    max_steps: int | None = chz.field(default=None, doc="Stop after so many steps; None: when the data ends")
     max_tokens: int | None = chz.field(default=None, doc="Of one action; None: what the environment needs")
     temperature: float = chz.field(default=1.0, doc="Of sampling")
-    learning_rate: float | None = chz.field(default=None, doc="At its peak; None: a good one for the model")
-    lr_schedule: LRSchedule = chz.field(default="linear", doc="How it falls over the steps")
-    warmup_steps: int = chz.field(default=0, doc="Steps over which it rises first")
-    grad_clip_norm: float = chz.field(default=0.0, doc="Largest norm of a gradient; 0: not limited")
-    weight_decay: float = chz.field(
-        default=0.0, doc="Share of the weights taken off at each step, times the learning rate"
-    )
-    lora_rank: int = chz.field(default=32, doc="Rank of the adapter that is trained")
-    seed: int = chz.field(
-        default=0, doc="Of the adapter's first weights, of problems and of all that is sampled"
-    )
 
     advantage: str = chz.field(
         default="group_mean_std", doc="group_mean, group_mean_std, rloo, length_normalised or reward"
@@ -67,34 +43,21 @@ class RLSettings:
         default=False, doc="Try an episode that fails again, instead of ending the run"
     )
 
-    eval_every: int = chz.field(default=10, doc="Steps between evaluations; 0: none")
     eval_temperature: float | None = chz.field(default=None, doc="Of evaluation; None: that of training")
-    save_every: int = chz.field(default=20, doc="Steps between checkpoints; 0: none but the final one")
     num_groups_to_log: int = chz.field(default=4, doc="Groups in the report of a step; 0: no report")
 
-    log_path: str | None = chz.field(
-        default=None, doc="Folder for all that is written; None: named after the settings"
-    )
-    behavior_if_log_dir_exists: LogdirBehavior = chz.field(
-        default="ask", doc="resume, delete, raise or ask: what to do with a run that is there"
-    )
-    wandb_project: str | None = chz.field(default=None, doc="Project to log to, besides the files")
-    wandb_name: str | None = chz.field(default=None, doc="Name of the run there")
 
-
-_SAME = (
-    "load_checkpoint_path base_url temperature lr_schedule warmup_steps grad_clip_norm weight_decay lora_rank seed "
-    "max_steps advantage loss_fn kl_penalty_coef kl_discount_factor compute_post_kl max_importance_weight "
-    "remove_constant_reward_groups rollout_error_tolerance eval_every eval_temperature save_every num_groups_to_log "
-    "wandb_project wandb_name"
-).split()
+SAME = tuple(
+    "temperature advantage loss_fn kl_penalty_coef kl_discount_factor compute_post_kl max_importance_weight "
+    "remove_constant_reward_groups rollout_error_tolerance eval_temperature num_groups_to_log".split()
+)
 
 
 def trainer_fields(cli: RLSettings, model_name: str, groups_per_batch: int) -> dict[str, Any]:
     """Fields of `train.Config` that follow from the settings; a KL penalty is on leaving the base model."""
     off_policy, parts = cli.max_steps_off_policy, cli.num_minibatches
     return {
-        **{name: getattr(cli, name) for name in _SAME},
+        **handed_on(cli, *SAME),
         "model_name": model_name,
         "num_substeps": cli.num_substeps or default_num_substeps(groups_per_batch * cli.group_size),
         "kl_reference_config": train.KLReferenceConfig(base_model=model_name)

@@ -14,9 +14,9 @@ from typing import Any
 import chz
 
 from tinker_cookbook import hyperparam_utils
-from tinker_cookbook.checkpoint_utils import resolve_renderer_name_from_checkpoint_or_default
 from tinker_cookbook.cli_utils import check_holds_run_of, check_log_dir, run_folder
 from tinker_cookbook.command_line import run_command
+from tinker_cookbook.command_settings import renderer_for
 from tinker_cookbook.local_models import without_variant
 from tinker_cookbook.rl import train
 from tinker_cookbook.rl.cli_settings import RLSettings, trainer_fields
@@ -58,12 +58,7 @@ def build_config(cli: CLIConfig) -> train.Config:
     env = named_env(cli.env)
     options = read_options(cli.env_options)
     model = served_model(cli.model_name, cli.base_url)
-    renderer_name = resolve_renderer_name_from_checkpoint_or_default(
-        model_name=model.name,
-        explicit_renderer_name=cli.renderer_name,
-        load_checkpoint_path=cli.load_checkpoint_path,
-        base_url=cli.base_url,
-    )
+    renderer_name = renderer_for(cli, model.name)
     settings = _settings(cli, model, renderer_name)
     config = train.Config(
         log_path=cli.log_path or default_log_path(cli.env, model.name),
@@ -105,8 +100,13 @@ def _settings(cli: CLIConfig, model: ServedModel, renderer_name: str) -> dict[st
     if cli.test_size is not None:
         settings["test_size"] = cli.test_size
     if cli.max_steps is not None and cli.max_steps > 0:  # the run's config refuses others by that name
-        settings["n_batches"] = cli.max_steps
+        settings["n_batches"] = cli.max_steps * _batches_for_a_step(cli)
     return settings
+
+
+def _batches_for_a_step(cli: CLIConfig) -> int:
+    """Asynchronous steps make up for groups that are left out with others, and at the end nearly all are."""
+    return 4 if cli.max_steps_off_policy is not None and cli.remove_constant_reward_groups else 1
 
 
 def run(cli: CLIConfig) -> None:

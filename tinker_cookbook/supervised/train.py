@@ -17,45 +17,28 @@ import chz
 import tinker
 
 from tinker_cookbook.display import colorize_example
-from tinker_cookbook.epochs import EpochSchedule
-from tinker_cookbook.eval.evaluators import Evaluator, EvaluatorBuilder
+from tinker_cookbook.epochs import EpochConfig, EpochSchedule
+from tinker_cookbook.eval.evaluators import Evaluator
 from tinker_cookbook.exceptions import ConfigurationError
-from tinker_cookbook.run_config import RunConfig
 from tinker_cookbook.supervised.common import compute_bpb, compute_mean_nll
 from tinker_cookbook.supervised.nll_evaluator import NLLEvaluator
 from tinker_cookbook.supervised.types import SupervisedDataset, SupervisedDatasetBuilder
 from tinker_cookbook.tokenizer_utils import Tokenizer, get_tokenizer
 from tinker_cookbook.training_run import TrainingRun, evaluate_all, training_run
 from tinker_cookbook.utils import trace
-from tinker_cookbook.utils.lr_scheduling import LRSchedule
 
 logger = logging.getLogger(__name__)
 
 
 @chz.chz
-class Config(RunConfig):
+class Config(EpochConfig):
     dataset_builder: SupervisedDatasetBuilder = chz.field(doc="What is trained on")
-    learning_rate: float = chz.field(default=1e-4, doc="At its peak")
-    lr_schedule: LRSchedule = chz.field(default="linear", doc="How it falls over the steps")
-    warmup_steps: int = chz.field(default=0, doc="Steps over which it rises first")
-    num_epochs: int = chz.field(default=1, doc="Times the data is gone through")
     submit_ahead: int = chz.field(default=1, doc="Batches submitted while the server works on one")
-    adam_beta1: float = 0.9
-    adam_beta2: float = 0.95
-    adam_eps: float = 1e-8
-    weight_decay: float = 0.0
-    grad_clip_norm: float = chz.field(default=0.0, doc="Largest norm of a gradient; 0: not limited")
-    eval_every: int = chz.field(default=10, doc="Steps between evaluations; 0: none")
-    evaluator_builders: list[EvaluatorBuilder] = chz.field(default_factory=list)
-    infrequent_evaluator_builders: list[EvaluatorBuilder] = chz.field(default_factory=list)
-    infrequent_eval_every: int = chz.field(default=100, doc="Steps between the costly ones; 0: none")
 
     @chz.validate
     def _check_training(self) -> None:
         if self.submit_ahead < 0:
             raise ConfigurationError(f"submit_ahead={self.submit_ahead} is negative; 0 waits for every batch")
-        if self.num_epochs < 1:
-            raise ConfigurationError(f"num_epochs={self.num_epochs} must be at least 1")
 
 
 @dataclass
@@ -82,7 +65,7 @@ async def main(config: Config) -> None:
         run.begin(
             schedule.total_steps,
             first_step=schedule.step_of(run.resume_state),
-            evaluators=_evaluators(config, test_dataset, tokenizer),
+            evaluators=config.evaluators(_held_out(test_dataset, tokenizer)),
             headline="train_mean_nll",
         )
         await _train(config, run, dataset, schedule, tokenizer)
@@ -164,14 +147,8 @@ async def _finish(
     run.log_step(batch.step, metrics, window=batch.window, tokens=batch.num_tokens)
 
 
-def _evaluators(
-    config: Config, test_dataset: SupervisedDataset | None, tokenizer: Tokenizer
-) -> list[tuple[int, list[Evaluator]]]:
-    frequent = [build() for build in config.evaluator_builders]
-    if test_dataset is not None:
-        frequent.append(NLLEvaluator.from_dataset(test_dataset, tokenizer=tokenizer))
-    infrequent = [build() for build in config.infrequent_evaluator_builders]
-    return [(config.eval_every, frequent), (config.infrequent_eval_every, infrequent)]
+def _held_out(test_dataset: SupervisedDataset | None, tokenizer: Tokenizer) -> list[Evaluator]:
+    return [] if test_dataset is None else [NLLEvaluator.from_dataset(test_dataset, tokenizer=tokenizer)]
 
 
 async def run_evals(

@@ -16,9 +16,10 @@ from typing import NamedTuple
 
 import chz
 
-from tinker_cookbook import hyperparam_utils, model_info
-from tinker_cookbook.cli_utils import LogdirBehavior, check_holds_run_of, check_log_dir, run_folder
+from tinker_cookbook import hyperparam_utils
+from tinker_cookbook.cli_utils import check_holds_run_of, check_log_dir, run_folder
 from tinker_cookbook.command_line import run_command
+from tinker_cookbook.command_settings import CommandSettings, handed_on, renderer_for
 from tinker_cookbook.eval.evaluators import EvaluatorBuilder
 from tinker_cookbook.exceptions import ConfigurationError
 from tinker_cookbook.local_models import without_variant
@@ -29,7 +30,6 @@ from tinker_cookbook.supervised.data import FromConversationFileBuilder
 from tinker_cookbook.supervised.rows import OnBadRow, open_rows
 from tinker_cookbook.supervised.sample_evaluator import SampleEvaluator
 from tinker_cookbook.supervised.types import ChatDatasetBuilderCommonConfig
-from tinker_cookbook.utils.lr_scheduling import LRSchedule
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,9 @@ _MAX_LENGTH = 4096
 
 
 @chz.chz
-class CLIConfig:
+class _Data:
+    """What is trained on, and which model: listed first."""
+
     dataset: str = chz.field(doc="Your data: a file, a folder, or the name of a Hugging Face data set")
     columns: tuple[str, ...] = chz.field(
         default=(), doc="Columns to read: a,b are prompt and completion; a is a conversation or text"
@@ -58,16 +60,10 @@ class CLIConfig:
     model_name: str | None = chz.field(
         default=None, doc="Base model, as the server names it; None: the first it has"
     )
-    renderer_name: str | None = chz.field(
-        default=None, doc="How conversations are written; None: as the model was taught"
-    )
-    load_checkpoint_path: str | None = chz.field(
-        default=None, doc="tinker:// path of weights to start from; None: the base model"
-    )
-    base_url: str | None = chz.field(
-        default=None, doc="Server of the Tinker API; None: TINKER_BASE_URL, else an engine on this machine"
-    )
 
+
+@chz.chz
+class CLIConfig(CommandSettings, _Data):
     train_on_what: TrainOnWhat | None = chz.field(
         default=None,
         doc="What is learned: last_assistant_message, all_tokens, ...; None: all_assistant_messages",
@@ -82,14 +78,7 @@ class CLIConfig:
     num_epochs: int | None = chz.field(
         default=None, doc="Times the data is gone through; None: 3 for less than 5,000 examples, else 1"
     )
-    max_steps: int | None = chz.field(default=None, doc="Stop after so many steps; None: when the data ends")
-    learning_rate: float | None = chz.field(default=None, doc="At its peak; None: a good one for the model")
-    lr_schedule: LRSchedule = chz.field(default="linear", doc="How the learning rate falls over the steps")
-    lora_rank: int = chz.field(default=32, doc="Rank of the adapter that is trained")
-    seed: int = chz.field(default=0, doc="Of the adapter's first weights, and of what is held out")
     submit_ahead: int = chz.field(default=1, doc="Batches submitted while the server works on one")
-
-    eval_every: int = chz.field(default=10, doc="Steps between evaluations; 0: none")
     num_samples: int = chz.field(
         default=3, doc="Held-out prompts that are answered and shown at evaluations; 0: none"
     )
@@ -98,16 +87,9 @@ class CLIConfig:
         default=None,
         doc="Regular expression; the share of such answers in which it is found is samples/match",
     )
-    save_every: int = chz.field(default=20, doc="Steps between checkpoints; 0: none but the final one")
-
     log_path: str | None = chz.field(
         default=None, doc="Folder for all that is written; None: runs/sft-DATASET-MODEL, here"
     )
-    behavior_if_log_dir_exists: LogdirBehavior = chz.field(
-        default="ask", doc="resume, delete, raise or ask: what to do with a run that is there"
-    )
-    wandb_project: str | None = chz.field(default=None, doc="Project to log to, besides the files")
-    wandb_name: str | None = chz.field(default=None, doc="Name of the run there")
 
 
 def build_config(cli: CLIConfig) -> train.Config:
@@ -136,21 +118,11 @@ def build_config(cli: CLIConfig) -> train.Config:
         model_name=model.name,
         recipe_name="supervised",
         renderer_name=common.renderer_name,
-        load_checkpoint_path=cli.load_checkpoint_path,
         dataset_builder=builder,
         evaluator_builders=_sampling(cli, builder, model) if test_dataset is not None else [],
         learning_rate=learning_rate,
-        lr_schedule=cli.lr_schedule,
         num_epochs=sizes.num_epochs,
-        lora_rank=cli.lora_rank,
-        seed=cli.seed,
-        base_url=cli.base_url,
-        max_steps=cli.max_steps,
-        submit_ahead=cli.submit_ahead,
-        eval_every=cli.eval_every,
-        save_every=cli.save_every,
-        wandb_project=cli.wandb_project,
-        wandb_name=cli.wandb_name,
+        **handed_on(cli, "submit_ahead"),
     )
 
 
@@ -161,7 +133,7 @@ def _builder(cli: CLIConfig, model: ServedModel, sizes: "Sizes") -> FromConversa
     return FromConversationFileBuilder(
         common_config=ChatDatasetBuilderCommonConfig(
             model_name_for_tokenizer=model.name,
-            renderer_name=cli.renderer_name or model_info.get_recommended_renderer_name(model.name),
+            renderer_name=renderer_for(cli, model.name),
             max_length=max_length,
             batch_size=sizes.batch_size,
             train_on_what=cli.train_on_what,

@@ -12,6 +12,7 @@ from chz.blueprint import EntrypointHelpException
 from tests.tinker_cookbook.rl.tiny import MODEL
 from tinker_cookbook import hyperparam_utils, service
 from tinker_cookbook.cli_utils import LogdirBehavior
+from tinker_cookbook.command_settings import HANDED_ON
 from tinker_cookbook.exceptions import ConfigurationError
 from tinker_cookbook.rl import cli_settings, train, train_cli
 from tinker_cookbook.rl.env_names import ENVS
@@ -68,7 +69,15 @@ def test_what_is_given_reaches_the_run():
     config = build_config(cli)
     builder: Any = config.dataset_builder
     fields = ("operation", "largest", "batch_size", "group_size", "n_batches", "test_size", "seed")
-    assert [getattr(builder, name) for name in fields] == ["*", 12, 8, 3, 5, 9, 4]
+    assert [getattr(builder, name) for name in fields] == [
+        "*",
+        12,
+        8,
+        3,
+        5 * 4,
+        9,
+        4,
+    ]  # async leaves some out
     assert (config.learning_rate, config.max_tokens, config.max_steps, config.seed) == (1e-5, 7, 5, 4)
     assert (config.loss_fn, config.loss_fn_config) == ("ppo", {"clip_high_threshold": 1.3})
     assert config.kl_reference_config == train.KLReferenceConfig(base_model=MODEL)
@@ -82,7 +91,7 @@ def test_every_field_of_the_same_name_is_handed_on():
     """Those that are not are named here: what the command line makes of them is tested above."""
     shared = chz.chz_fields(CLIConfig).keys() & chz.chz_fields(train.Config).keys()
     decided = {"log_path", "model_name", "renderer_name", "learning_rate", "max_tokens", "num_substeps"}
-    assert shared - set(cli_settings._SAME) == decided
+    assert shared - {*cli_settings.SAME, *HANDED_ON} == decided
 
 
 @pytest.mark.parametrize(
