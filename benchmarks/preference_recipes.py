@@ -45,10 +45,10 @@ RUNS = {
         (
             "model_name=HuggingFaceTB/SmolLM2-135M-Instruct",
             "max_length=128",
-            "test_size=60",
+            "test_size=400",  # of which about a third is short enough
             "batch_size=8",
-            "max_steps=30",
-            "eval_every=15",
+            "max_steps=60",
+            "eval_every=60",
             "num_samples=0",
         ),
     ),
