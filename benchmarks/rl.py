@@ -113,16 +113,20 @@ def write(path: Path, figures: dict[str, Any]) -> None:
 
 
 def draw(figures: dict[str, Any]) -> None:
-    """A plot for each run with its seeds, and one with the losses side by side."""
+    """A plot for each run with its seeds, and one with the losses side by side. Old results may have no curves."""
+    measured = {name: figures[name]["seeds"] for name in RUNS if name in figures}
     curves = {
-        name: {f"seed {seed}": curve(result) for seed, result in figures[name]["seeds"].items()}
-        for name in RUNS
-        if "rewards" in str(figures.get(name))
+        name: {f"seed {seed}": curve(result) for seed, result in seeds.items()}
+        for name, seeds in measured.items()
+        if all("rewards" in result for result in seeds.values())
     }
-    for name in curves.keys() - LOSS_RUNS.keys():
-        save_comparison_png(curves[name], RESULTS / f"rl_{name}.png", keys=[REWARD], title=name)
-    losses = {LOSS_RUNS[name]: curves[name]["seed 0"] for name in curves.keys() & LOSS_RUNS.keys()}
-    if losses:
+    for name, by_seed in curves.items():
+        if name not in LOSS_RUNS or name == "tiny_arithmetic":
+            save_comparison_png(by_seed, RESULTS / f"rl_{name}.png", keys=[REWARD], title=name)
+    losses = {
+        loss: curves[name]["seed 0"] for name, loss in LOSS_RUNS.items() if "seed 0" in curves.get(name, {})
+    }
+    if len(losses) > 1:
         save_comparison_png(losses, RESULTS / "rl_losses.png", keys=[REWARD], title="losses, seed 0")
 
 
