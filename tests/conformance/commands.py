@@ -7,7 +7,7 @@ from typing import Any
 
 import tinker
 
-from tests.conformance.kit import MODEL, RANK, WAIT_SECONDS, Call, Kit, Refusal
+from tests.conformance.kit import MODEL, RANK, WAIT_SECONDS, Call, Kit, Refusal, succeeded
 from tests.conformance.registry import check
 from tests.conformance.training import safetensors_shapes
 
@@ -22,9 +22,7 @@ def tinker_command(kit: Kit, *words: str, stdin: str = "", **environment: str) -
 
 
 def run(kit: Kit, *words: str) -> str:
-    done = tinker_command(kit, *words)
-    assert done.returncode == 0, done.stderr.decode(errors="replace")
-    return done.stdout.decode()
+    return succeeded(tinker_command(kit, *words))
 
 
 def run_json(kit: Kit, *words: str) -> Any:
@@ -79,8 +77,7 @@ def login(kit: Kit, call: Call) -> Refusal | None:
     if done.returncode != 0:
         return refusal_of(done)
     assert kit.key in (home / ".tinker" / "credentials.json").read_text()
-    logout = tinker_command(kit, "auth", "logout", TINKER_API_KEY="", HOME=str(home))
-    assert logout.returncode == 0, logout.stderr.decode(errors="replace")
+    succeeded(tinker_command(kit, "auth", "logout", TINKER_API_KEY="", HOME=str(home)))
     return None
 
 

@@ -96,6 +96,13 @@ def _body_text(body: object) -> str | None:
     return next((text for text in texts if isinstance(text, str)), None)
 
 
+def succeeded(done: "subprocess.CompletedProcess[bytes]") -> str:
+    """What a process printed that ended well."""
+    said = done.stdout.decode(errors="replace")
+    assert done.returncode == 0, f"exit {done.returncode}\n{said}{done.stderr.decode(errors='replace')}"
+    return said
+
+
 def prompt(tokens: list[int] = TOKENS) -> tinker.ModelInput:
     return tinker.ModelInput.from_ints(tokens)
 
@@ -204,7 +211,7 @@ class Kit:
         hub = {"HF_ENDPOINT": self.url, "HF_HOME": str(self.folder / "hub"), "NO_PROXY": "127.0.0.1"}
         tinker_api = {"TINKER_BASE_URL": self.url, "TINKER_API_KEY": self.key, "HOME": str(self.folder)}
         return subprocess.run(
-            [sys.executable, *arguments],
+            [sys.executable, "-X", "faulthandler", *arguments],  # a process that crashes says where
             input=stdin,
             capture_output=True,
             timeout=WAIT_SECONDS,
@@ -215,6 +222,4 @@ class Kit:
 
     def script(self, code: str, stdin: bytes = b"") -> Any:
         """What `code` prints as JSON."""
-        done = self.python("-c", code, stdin=stdin)
-        assert done.returncode == 0, done.stderr.decode(errors="replace")
-        return json.loads(done.stdout)
+        return json.loads(succeeded(self.python("-c", code, stdin=stdin)))

@@ -36,6 +36,9 @@ class RLSettings(CommandSettings):
     max_steps_off_policy: int | None = chz.field(
         default=None, doc="Sample ahead of training, this many updates at most; None: wait for each other"
     )
+    dynamic_sampling: bool = chz.field(
+        default=False, doc="Sampling ahead: others in place of groups that are left out, which takes longer"
+    )
     num_minibatches: int | None = chz.field(
         default=None, doc="Train on so many parts of a batch as they come in; None: on all of it at once"
     )
@@ -65,7 +68,11 @@ def trainer_fields(cli: RLSettings, model_name: str, groups_per_batch: int) -> d
         else None,
         "async_config": None
         if off_policy is None
-        else train.AsyncConfig(max_steps_off_policy=off_policy, groups_per_batch=groups_per_batch),
+        else train.AsyncConfig(
+            max_steps_off_policy=off_policy,
+            groups_per_batch=groups_per_batch,
+            dynamic_sampling=cli.dynamic_sampling,
+        ),
         "stream_minibatch_config": None
         if parts is None
         else train.StreamMinibatchConfig(groups_per_batch=groups_per_batch, num_minibatches=parts),

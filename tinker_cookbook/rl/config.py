@@ -47,6 +47,9 @@ class AsyncConfig:
 
     max_steps_off_policy: int = chz.field(doc="Updates that may have been made since a group was sampled")
     groups_per_batch: int = chz.field(doc="Groups of an update")
+    dynamic_sampling: bool = chz.field(
+        default=True, doc="Sample others in place of groups that nothing can be learned from"
+    )
 
 
 @chz.chz

@@ -188,8 +188,10 @@ class Trainer:
     async def _collect(self, batch: Batch, count: int | None) -> list[RolledOut]:
         """The next groups to train on, in the order of the data. None: all there are.
 
-        Groups that nothing can be learned from are replaced by others where the size of a step is fixed.
+        With dynamic sampling, groups that nothing can be learned from do not count and are replaced by others.
         """
+        ahead = self._config.async_config
+        replaces = ahead is not None and ahead.dynamic_sampling
         kept: list[RolledOut] = []
         taken = 0
         while count is None or taken < count:
@@ -200,9 +202,9 @@ class Trainer:
             self._errors.ingest(rolled.result)
             if useful := self._is_useful(rolled):
                 kept.append(rolled)
-            elif self._groups_per_step is not None:
+            elif replaces:
                 self._pipeline.drop(rolled)
-            taken += useful or self._groups_per_step is None
+            taken += useful or not replaces
         return in_order(kept)
 
     def _is_useful(self, rolled: RolledOut) -> bool:

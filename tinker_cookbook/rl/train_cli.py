@@ -105,8 +105,8 @@ def _settings(cli: CLIConfig, model: ServedModel, renderer_name: str) -> dict[st
 
 
 def _batches_for_a_step(cli: CLIConfig) -> int:
-    """Asynchronous steps make up for groups that are left out with others, and at the end nearly all are."""
-    return 4 if cli.max_steps_off_policy is not None and cli.remove_constant_reward_groups else 1
+    """Dynamic sampling makes up for groups that are left out with others, and at the end nearly all are."""
+    return 4 if cli.max_steps_off_policy is not None and cli.dynamic_sampling else 1
 
 
 def run(cli: CLIConfig) -> None:

@@ -113,6 +113,9 @@ MODES: dict[str, dict[str, Any]] = {
         "async_config": train.AsyncConfig(max_steps_off_policy=1, groups_per_batch=2),
         "stream_minibatch_config": train.StreamMinibatchConfig(groups_per_batch=2, num_minibatches=2),
     },
+    "async, as it comes": {
+        "async_config": train.AsyncConfig(max_steps_off_policy=0, groups_per_batch=2, dynamic_sampling=False)
+    },
 }
 """For batches of two groups."""
 

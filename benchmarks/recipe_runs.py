@@ -1,0 +1,93 @@
+"""Runs of the commands that users have, timed, and a file of what came out. Each is a process that starts its engine,
+as a first run does; its seconds include that."""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.limits import RESULTS, machine
+
+Figures = dict[str, Any]
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Run:
+    module: str
+    arguments: tuple[str, ...] = ()
+
+    @property
+    def command(self) -> str:
+        return " ".join(["python", "-m", self.module, *self.arguments])
+
+    def __call__(self, folder: Path, *more: str) -> float:
+        """Seconds it took. `folder` is the run's own."""
+        command = [sys.executable, "-m", self.module, f"log_path={folder}", *self.arguments, *more]
+        started = time.perf_counter()
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        seconds = time.perf_counter() - started
+        if done.returncode:
+            raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        return seconds
+
+
+def metrics_of(folder: Path) -> Rows:
+    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def series(rows: Rows, metric: str, digits: int = 4) -> dict[int, float]:
+    """By step."""
+    return {row["step"]: round(row[metric], digits) for row in rows if metric in row}
+
+
+def parser(about: str | None, names: Collection[str]) -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("names", nargs="+", choices=names)
+    made.add_argument("--seeds", nargs="+", type=int, default=[0])
+    made.add_argument(
+        "--busy",
+        action="store_true",
+        help="the machine does other work too: the seconds are not to be compared",
+    )
+    return made
+
+
+def measure_all(
+    title: str,
+    runs: Mapping[str, Run],
+    chosen: argparse.Namespace,
+    summary: Callable[[str, Path], Figures],
+    *,
+    more: Callable[[str], Sequence[str]] = lambda _: (),
+    after: Callable[[Figures], None] = lambda _: None,
+) -> None:
+    """Adds to `benchmarks/results/<title>.json` what `summary` finds in the folder of each run that was asked for.
+
+    What an earlier, other command measured under the same name is dropped. `after` is called with all there is.
+    """
+    path = RESULTS / f"{title}.json"
+    figures: Figures = json.loads(path.read_text()) if path.exists() else {}
+    for name in chosen.names:
+        run = runs[name]
+        if figures.get(name, {}).get("command") != run.command:
+            figures[name] = {"command": run.command, "seeds": {}}
+        for seed in chosen.seeds:
+            with tempfile.TemporaryDirectory() as folder:
+                seconds = run(Path(folder) / "run", *more(name), f"seed={seed}")
+                found = summary(name, Path(folder) / "run")
+            busy = {"beside_other_work": True} if chosen.busy else {}
+            found = {**busy, "seconds": round(seconds), **found}
+            figures[name]["seeds"][str(seed)] = found
+            print(name, seed, json.dumps(found), flush=True)
+            measured = {key: figures[key] for key in runs if key in figures}
+            head = {"command": f"python -m benchmarks.{title} {' '.join(measured)}", "machine": machine()}
+            path.write_text(json.dumps(head | measured, indent=1) + "\n")
+            after(measured)
