@@ -1,20 +1,23 @@
 """What reinforcement learning reaches on this machine, and how long it takes, through the commands that users have.
 
-    python -m benchmarks.rl NAME... [--seeds 0 1 2]       adds to benchmarks/results/rl.json, and a plot each as PNG
+    python -m benchmarks.rl NAME... [--seeds 0 1 2]       adds to benchmarks/results/rl.json, the table beside
+                                                          it (rl.md) and a plot each as PNG
 
 The model of a name that begins with smollm2 has to be pulled before: tinker-engine pull
 HuggingFaceTB/SmolLM2-135M-Instruct. Those of reasoning-gym need that package: pip install reasoning-gym.
 """
 
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from benchmarks.limits import RESULTS
-from benchmarks.recipe_runs import Figures, Run, measure_all, metrics_of, parser, series
+from benchmarks.recipe_runs import Figures, Rows, Run, measure_all, metrics_of, parser, series
 from tinker_cookbook.utils.curves import save_comparison_png
 
 REWARD = "env/all/reward/total"
 FORM = "env/all/format"
+REWARD_OF_LOOP = "reward/total"
 LOSSES = ("importance_sampling", "cispo", "dro", "gspo")
 LOSS_RUNS = {"tiny_arithmetic": "ppo"} | {f"tiny_arithmetic_{loss}": loss for loss in LOSSES}
 SMOLLM2 = ["model_name=HuggingFaceTB/SmolLM2-135M-Instruct", "batch_size=16", "learning_rate=1e-3"]
@@ -31,11 +34,13 @@ TWO_DIGITS += ["batch_size=24", "learning_rate=4e-4", "lr_schedule=constant", "n
 GYM = ["eval_every=8", "max_steps=16"]
 ONE_DIGIT_NUMBERS = "extraction=last_number,config.min_digits=1,config.max_digits=1"
 TWO_TERMS = "config.min_terms=2,config.max_terms=2"
+REINFORCE = ["advantage=reward", "remove_constant_reward_groups=False", "learning_rate=2e-3", "eval_every=16"]
 
 ARGUMENTS: dict[str, list[str]] = {
     "tiny_arithmetic": [],
-    "tiny_arithmetic_streaming": ["num_minibatches=4"],
-    "tiny_arithmetic_async": ["max_steps_off_policy=2"],
+    "tiny_arithmetic_sync": [*REINFORCE, "max_steps=32"],
+    "tiny_arithmetic_streaming": [*REINFORCE, "max_steps=32", "num_minibatches=2"],
+    "tiny_arithmetic_async": [*REINFORCE, "max_steps=64", "batch_size=16", "max_steps_off_policy=2"],
     **{f"tiny_arithmetic_{loss}": [f"loss_fn={loss}"] for loss in LOSSES},
     "tiny_formats": [
         "env=formats",
@@ -73,11 +78,31 @@ ARGUMENTS: dict[str, list[str]] = {
 RUNS = {
     name: Run("tinker_cookbook.rl.train_cli", ("save_every=0", *arguments))
     for name, arguments in ARGUMENTS.items()
+} | {
+    f"recipe_{name}": Run(f"tinker_cookbook.recipes.{name}", ("save_every=0",))
+    for name in ("rl_loop", "rl_basic", "math_rl.train", "rubric.train")
 }
 
 
 def main() -> None:
-    measure_all("rl", RUNS, parser(__doc__, RUNS).parse_args(), summary, after=draw)
+    measure_all("rl", RUNS, parser(__doc__, RUNS).parse_args(), summary, after=show)
+
+
+def show(figures: Figures) -> None:
+    (RESULTS / "rl.md").write_text(table(figures) + "\n", encoding="utf-8")
+    draw(figures)
+
+
+def table(figures: Figures) -> str:
+    """Of a run with several seeds, the figures of each in turn."""
+    head = "| run | seeds | reward, first step | last three | held-out before | after | seconds |"
+    return "\n".join([head, "|---" * 7 + "|", *(_line(name, figures[name]["seeds"]) for name in figures)])
+
+
+def _line(name: str, by_seed: Figures) -> str:
+    keys = ("reward_of_first_step", "reward_of_last_steps", "held_out_before", "held_out_after", "seconds")
+    cells = [", ".join(str(result.get(key, "")) for result in by_seed.values()) for key in keys]
+    return f"| {' | '.join([name, ', '.join(by_seed), *cells])} |"
 
 
 def draw(figures: Figures) -> None:
@@ -104,18 +129,27 @@ def curve(result: Figures) -> list[dict[str, Any]]:
 
 def summary(_: str, folder: Path) -> Figures:
     rows = metrics_of(folder)
-    sampled = [row[REWARD] for row in rows if REWARD in row]
-    tested, formed = series(rows, f"test/{REWARD}", 3), series(rows, f"test/{FORM}", 3)
-    gaps = [row["optim/logprob_gap_max"] for row in rows if "optim/logprob_gap_max" in row]
+    sampled = list((series(rows, REWARD, 3) or series(rows, REWARD_OF_LOOP, 3)).values())
+    gaps = series(rows, "optim/logprob_gap_max", 9)
     return {
         "steps": len(sampled),
-        "reward_of_first_step": round(sampled[0], 3),
-        "reward_of_last_steps": round(sum(sampled[-3:]) / len(sampled[-3:]), 3),
+        "reward_of_first_step": sampled[0],
+        "reward_of_last_steps": round(fmean(sampled[-3:]), 3),
+        **held_out(rows),
+        **({"largest_logprob_gap": max(gaps.values())} if gaps else {}),
+        "rewards": sampled,
+    }
+
+
+def held_out(rows: Rows) -> Figures:
+    """What recipes evaluate, if they do."""
+    tested, formed = series(rows, f"test/{REWARD}", 3), series(rows, f"test/{FORM}", 3)
+    if not tested:
+        return {}
+    return {
         "held_out_before": tested[min(tested)],
         "held_out_after": tested[max(tested)],
         "held_out_in_form_after": formed[max(formed)],
-        "largest_logprob_gap": max(gaps),
-        "rewards": [round(reward, 3) for reward in sampled],
         "held_out": tested,
     }
 
