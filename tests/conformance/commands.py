@@ -1,6 +1,7 @@
 """Checks of the `tinker` command, each run as a process of its own as a user would."""
 
 import json
+import warnings
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,18 @@ START = "import sys; sys.modules['torch'] = None; from tinker.cli.__main__ impor
 
 
 def tinker_command(kit: Kit, *words: str, stdin: str = "", **environment: str) -> Any:
-    return kit.python("-c", START, *words, stdin=stdin.encode(), **environment)
+    """Tried again if a signal ended it: the SDK's threads are still running while Python shuts down, and that has been
+    seen to fail without a word. No server can cause it."""
+
+    def attempt() -> Any:
+        return kit.python("-c", START, *words, stdin=stdin.encode(), **environment)
+
+    done = attempt()
+    if done.returncode >= 0:
+        return done
+    said = done.stderr.decode(errors="replace")
+    warnings.warn(f"tinker {' '.join(words)} ended with {done.returncode}: {said}", stacklevel=2)
+    return attempt()
 
 
 def run(kit: Kit, *words: str) -> str:
