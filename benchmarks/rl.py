@@ -29,7 +29,7 @@ ONE_DIGIT = [
     "eval_every=8",
     "eval_temperature=0.0",
 ]
-TWO_DIGITS = ["env_options=largest=99", "max_tokens=6", "batch_size=32", "learning_rate=5e-4", "eval_every=35"]
+TWO_DIGITS = ["env_options=largest=99,restate=True", "max_tokens=14", "batch_size=16", "learning_rate=5e-4"]
 GYM = ["eval_every=8", "max_steps=16"]
 ONE_DIGIT_NUMBERS = "extraction=last_number,config.min_digits=1,config.max_digits=1"
 TWO_TERMS = "config.min_terms=2,config.max_terms=2"
@@ -54,7 +54,7 @@ ARGUMENTS: dict[str, list[str]] = {
     ],
     "smollm2_addition": [*SMOLLM2, "env=addition", *ONE_DIGIT, "max_steps=8"],
     "smollm2_multiplication": [*SMOLLM2, "env=multiplication", *ONE_DIGIT, "max_steps=8"],
-    "smollm2_two_digit_addition": [SMOLLM2[0], "env=addition", *TWO_DIGITS, "max_steps=70"],
+    "smollm2_two_digit_addition": [SMOLLM2[0], "env=addition", *TWO_DIGITS, "max_steps=60", "eval_every=30"],
     "smollm2_chain_sum": [
         *SMOLLM2,
         "env=reasoning_gym/chain_sum",

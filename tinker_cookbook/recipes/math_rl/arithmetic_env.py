@@ -48,10 +48,11 @@ class ArithmeticEnv(ProblemEnv):
         return OPERATIONS[self.operation](self.x, self.y)
 
     @staticmethod
-    def standard_fewshot_prefix(operation: Operation = "+") -> list[Message]:
+    def standard_fewshot_prefix(operation: Operation = "+", *, restate: bool = False) -> list[Message]:
+        question, answer = f"4 {operation} 5", str(OPERATIONS[operation](4, 5))
         return [
-            Message(role="user", content=f"What is 4 {operation} 5?"),
-            Message(role="assistant", content=str(OPERATIONS[operation](4, 5))),
+            Message(role="user", content=f"What is {question}?"),
+            Message(role="assistant", content=f"{question} = {answer}" if restate else answer),
         ]
 
     def get_question(self) -> str:
@@ -119,6 +120,10 @@ class ArithmeticDatasetBuilder(RLDatasetBuilder):
     n_batches: int = chz.field(default=100, doc="Batches to train on")
     group_size: int = chz.field(default=4, doc="Tries at each sum")
     include_fewshot: bool = chz.field(default=True, doc="Show what 4 and 5 give before each question")
+    restate: bool = chz.field(
+        default=False,
+        doc="It is shown as 4 + 5 = 9, as small models know sums from their texts, and not as 9",
+    )
     system_prompt: str | None = chz.field(default=None, doc="What is said before everything else")
     test_size: int = chz.field(default=100, doc="Sums to test on, none of which is trained on; 0: none")
     largest: int = chz.field(default=100, doc="Numbers are from 0 to this")
@@ -149,5 +154,6 @@ class ArithmeticDatasetBuilder(RLDatasetBuilder):
 
     def _prefix(self) -> list[Message]:
         before = [] if self.system_prompt is None else [Message(role="system", content=self.system_prompt)]
-        shown = ArithmeticEnv.standard_fewshot_prefix(self.operation) if self.include_fewshot else []
-        return before + shown
+        if not self.include_fewshot:
+            return before
+        return before + ArithmeticEnv.standard_fewshot_prefix(self.operation, restate=self.restate)
