@@ -195,3 +195,11 @@ def test_products():
     assert "What is 7 * 8?" in prompt_of(env)
     assert step(env, "56").reward == 1.0
     assert step(env, "15").reward == 0.0
+
+
+@pytest.mark.parametrize(("restate", "shown"), [(False, "\n20<"), (True, "\n4 * 5 = 20<")])
+def test_the_example_is_shown_as_its_answer_alone_or_restated(restate: bool, shown: str):
+    builder = ArithmeticDatasetBuilder(n_batches=1, operation="*", restate=restate, **COMMON)
+    dataset, _ = asyncio.run(builder())
+    env: Any = asyncio.run(dataset.get_batch(0)[0].make_envs())[0]
+    assert shown in prompt_of(env)
