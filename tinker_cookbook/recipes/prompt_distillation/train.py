@@ -10,9 +10,9 @@ from pathlib import Path
 
 import chz
 
-from tinker_cookbook.checkpoint_utils import resolve_renderer_name_from_checkpoint_or_default
-from tinker_cookbook.cli_utils import LogdirBehavior, check_log_dir
+from tinker_cookbook.cli_utils import check_log_dir
 from tinker_cookbook.command_line import run_command
+from tinker_cookbook.command_settings import CommandSettings, handed_on, renderer_for
 from tinker_cookbook.exceptions import ConfigurationError
 from tinker_cookbook.recipes.launch import TINY_MODEL, example_path, learning_rate_for
 from tinker_cookbook.recipes.prompt_distillation.create_data import default_file
@@ -22,36 +22,18 @@ from tinker_cookbook.renderers import TrainOnWhat
 from tinker_cookbook.supervised import train
 from tinker_cookbook.supervised.data import FromConversationFileBuilder
 from tinker_cookbook.supervised.types import ChatDatasetBuilderCommonConfig
-from tinker_cookbook.utils.lr_scheduling import LRSchedule
 
 
 @chz.chz
-class CLIConfig:
+class CLIConfig(CommandSettings):
     task: str = chz.field(default="one_word", doc="one_word or language_id: what the student is tested with")
     file_path: str | None = chz.field(default=None, doc="What create_data wrote; None: where it writes")
     model_name: str = chz.field(default=TINY_MODEL, doc="The student")
-    load_checkpoint_path: str | None = chz.field(default=None, doc="tinker:// path of weights to start from")
-    renderer_name: str | None = chz.field(
-        default=None, doc="None: that of the checkpoint, else as the model was taught"
-    )
-    learning_rate: float | None = chz.field(default=None, doc="At its peak; None: hyperparam_utils.get_lr")
-    lr_schedule: LRSchedule = chz.field(default="linear", doc="How it falls over the steps")
     num_epochs: int = chz.field(default=4, doc="Times the data is gone through")
-    lora_rank: int = chz.field(default=32, doc="Rank of the adapter that is trained")
-    seed: int = chz.field(default=0, doc="Of the adapter's first weights")
     max_length: int | None = chz.field(default=32768, doc="Tokens beyond which a conversation is cut")
     batch_size: int = chz.field(default=16, doc="Conversations of a step")
     test_size: int = chz.field(default=16, doc="Conversations of the file that are held out, for the loss")
-    max_steps: int | None = chz.field(default=None, doc="Stop after so many steps; None: when the data ends")
     eval_every: int = chz.field(default=20, doc="Steps between evaluations; 0: none")
-    save_every: int = chz.field(default=20, doc="Steps between checkpoints; 0: the final one alone")
-    base_url: str | None = chz.field(
-        default=None, doc="Server; None: TINKER_BASE_URL, else one on this machine"
-    )
-    log_path: str | None = chz.field(default=None, doc="Folder of the run; None: named after its settings")
-    behavior_if_log_dir_exists: LogdirBehavior = chz.field(default="ask", doc="ask, resume, delete or raise")
-    wandb_project: str | None = chz.field(default=None, doc="Project to log to, besides the files")
-    wandb_name: str | None = chz.field(default=None, doc="Name of the run there")
 
 
 def default_log_path(task: str, model_name: str) -> str:
@@ -66,12 +48,7 @@ def build_config(cli: CLIConfig) -> train.Config:
             f"there is no {file_path}; let a teacher write it: python -m "
             f"tinker_cookbook.recipes.prompt_distillation.create_data task={task.name} output_file={file_path}"
         )
-    renderer_name = resolve_renderer_name_from_checkpoint_or_default(
-        model_name=cli.model_name,
-        explicit_renderer_name=cli.renderer_name,
-        load_checkpoint_path=cli.load_checkpoint_path,
-        base_url=cli.base_url,
-    )
+    renderer_name = renderer_for(cli, cli.model_name)
     dataset_builder = FromConversationFileBuilder(
         common_config=ChatDatasetBuilderCommonConfig(
             model_name_for_tokenizer=cli.model_name,
@@ -89,20 +66,10 @@ def build_config(cli: CLIConfig) -> train.Config:
         model_name=cli.model_name,
         recipe_name="prompt_distillation",
         renderer_name=renderer_name,
-        load_checkpoint_path=cli.load_checkpoint_path,
         dataset_builder=dataset_builder,
         evaluator_builders=[evaluator],
         learning_rate=learning_rate_for(cli.model_name, cli.learning_rate),
-        lr_schedule=cli.lr_schedule,
-        num_epochs=cli.num_epochs,
-        lora_rank=cli.lora_rank,
-        seed=cli.seed,
-        max_steps=cli.max_steps,
-        eval_every=cli.eval_every,
-        save_every=cli.save_every,
-        base_url=cli.base_url,
-        wandb_project=cli.wandb_project,
-        wandb_name=cli.wandb_name,
+        **handed_on(cli, "num_epochs"),
     )
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import chz
 
-from tinker_cookbook.checkpoint_utils import resolve_renderer_name_from_checkpoint_or_default
-from tinker_cookbook.cli_utils import LogdirBehavior, check_log_dir
+from tinker_cookbook.cli_utils import check_log_dir
 from tinker_cookbook.command_line import run_command
+from tinker_cookbook.command_settings import CommandSettings, handed_on, renderer_for
 from tinker_cookbook.eval.evaluators import EvaluatorBuilder
 from tinker_cookbook.exceptions import ConfigurationError
 from tinker_cookbook.preference import train_dpo
@@ -22,7 +22,6 @@ from tinker_cookbook.recipes.preference.manners import MannersEvaluatorBuilder
 from tinker_cookbook.recipes.preference.report import change
 from tinker_cookbook.recipes.preference.sources import TINY, comparison_builder
 from tinker_cookbook.supervised.types import ChatDatasetBuilderCommonConfig
-from tinker_cookbook.utils.lr_scheduling import LRSchedule
 
 # The rule of the small data has no exceptions, and would be followed until answers fall apart. Where one label in ten
 # is taken to be wrong, the best margin is log(0.9 / 0.1) / beta = 8.8 nats: enough for the style, and there it ends.
@@ -30,19 +29,15 @@ TINY_BETA, TINY_SMOOTHING = 0.25, 0.1
 
 
 @chz.chz
-class CLIConfig:
+class CLIConfig(CommandSettings):
     model_name: str = chz.field(default=TINY_MODEL, doc="Base model, as the server names it")
     dataset: str = chz.field(
         default=TINY, doc="tiny, hhh, helpsteer3, ultrafeedback and others of the hub, or a file of pairs"
     )
     test_size: int = chz.field(default=0, doc="Pairs of a file that are held out")
-    load_checkpoint_path: str | None = chz.field(default=None, doc="tinker:// path of weights to start from")
     reference_model_name: str | None = chz.field(
         default=None,
         doc="Model, or tinker:// path of weights, to stay near to; None: what the run starts from",
-    )
-    renderer_name: str | None = chz.field(
-        default=None, doc="None: that of the checkpoint, else as the model was taught"
     )
     max_length: int | None = chz.field(default=8192, doc="Tokens; a pair with a longer side is left out")
     batch_size: int | None = chz.field(
@@ -60,21 +55,7 @@ class CLIConfig:
     learning_rate: float | None = chz.field(
         default=None, doc="At its peak; None: 5e-4 for the tiny model, else 1e-5"
     )
-    lr_schedule: LRSchedule = chz.field(default="linear", doc="How it falls over the steps")
     num_epochs: int = chz.field(default=1, doc="Times the data is gone through")
-    lora_rank: int = chz.field(default=32, doc="Rank of the adapter that is trained")
-    seed: int = chz.field(default=0, doc="Of the small data, of sampling and of the adapter's first weights")
-    max_steps: int | None = chz.field(default=None, doc="Stop after so many steps; None: when the data ends")
-
-    eval_every: int = chz.field(default=10, doc="Steps between evaluations; 0: none")
-    save_every: int = chz.field(default=20, doc="Steps between checkpoints; 0: the final one alone")
-    base_url: str | None = chz.field(
-        default=None, doc="Server; None: TINKER_BASE_URL, else one on this machine"
-    )
-    log_path: str | None = chz.field(default=None, doc="Folder of the run; None: named after its settings")
-    behavior_if_log_dir_exists: LogdirBehavior = chz.field(default="ask", doc="ask, resume, delete or raise")
-    wandb_project: str | None = chz.field(default=None, doc="Project to log to, besides the files")
-    wandb_name: str | None = chz.field(default=None, doc="Name of the run there")
 
     @chz.validate
     def _check_loss(self) -> None:
@@ -86,14 +67,10 @@ class CLIConfig:
 
 
 def build_config(cli: CLIConfig) -> train_dpo.Config:
-    renderer_name = resolve_renderer_name_from_checkpoint_or_default(
-        model_name=cli.model_name,
-        explicit_renderer_name=cli.renderer_name,
-        load_checkpoint_path=cli.load_checkpoint_path,
-        base_url=cli.base_url,
-    )
+    renderer_name = renderer_for(cli, cli.model_name)
     batch_size = cli.batch_size or (32 if cli.dataset == TINY else 256)
-    learning_rate = cli.learning_rate or (5e-4 if cli.model_name == TINY_MODEL else 1e-5)
+    usual_rate = 5e-4 if cli.model_name == TINY_MODEL else 1e-5
+    learning_rate = usual_rate if cli.learning_rate is None else cli.learning_rate
     is_tiny = cli.dataset == TINY
     beta = cli.dpo_beta or (TINY_BETA if is_tiny else 0.1)
     smoothing = TINY_SMOOTHING if is_tiny and cli.loss == "dpo" else 0.0
@@ -102,8 +79,6 @@ def build_config(cli: CLIConfig) -> train_dpo.Config:
         model_name=cli.model_name,
         recipe_name="dpo",
         renderer_name=renderer_name,
-        load_checkpoint_path=cli.load_checkpoint_path,
-        reference_model_name=cli.reference_model_name,
         dataset_builder=DPODatasetBuilderFromComparisons(
             comparison_builder=comparison_builder(
                 cli.dataset, test_size=cli.test_size, seed=cli.seed, best_wins=True
@@ -116,20 +91,10 @@ def build_config(cli: CLIConfig) -> train_dpo.Config:
             ),
         ),
         evaluator_builders=_evaluators(cli, renderer_name),
-        loss=cli.loss,
         dpo_beta=beta,
         label_smoothing=smoothing if cli.label_smoothing is None else cli.label_smoothing,
         learning_rate=learning_rate,
-        lr_schedule=cli.lr_schedule,
-        num_epochs=cli.num_epochs,
-        lora_rank=cli.lora_rank,
-        seed=cli.seed,
-        max_steps=cli.max_steps,
-        eval_every=cli.eval_every,
-        save_every=cli.save_every,
-        base_url=cli.base_url,
-        wandb_project=cli.wandb_project,
-        wandb_name=cli.wandb_name,
+        **handed_on(cli, "loss", "num_epochs", "reference_model_name"),
     )
 
 
