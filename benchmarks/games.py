@@ -1,9 +1,6 @@
 """What models learn of games on this machine, and how long it takes, through the commands that users have.
 
-    python -m benchmarks.games NAME... [--seeds 0 1 2]     adds to benchmarks/results/games.json, and a plot each as PNG
-
-The model of a name that begins with smollm2 has to be pulled before: tinker-engine pull
-HuggingFaceTB/SmolLM2-135M-Instruct.
+python -m benchmarks.games NAME... [--seeds 0 1 2]     adds to benchmarks/results/games.json, and a plot each as PNG
 """
 
 from pathlib import Path
@@ -13,7 +10,6 @@ from benchmarks.recipe_runs import Figures, Run, measure_all, metrics_of, parser
 from tinker_cookbook.utils.curves import save_comparison_png
 
 GAMES = "tinker_cookbook.recipes.multiplayer_rl"
-SMOLLM2 = "model_name=HuggingFaceTB/SmolLM2-135M-Instruct"
 
 RUNS = {
     "tictactoe": Run(f"{GAMES}.text_arena.train", ("save_every=0",)),

@@ -19,8 +19,8 @@ START = "import sys; sys.modules['torch'] = None; from tinker.cli.__main__ impor
 
 
 def tinker_command(kit: Kit, *words: str, stdin: str = "", **environment: str) -> Any:
-    """Tried again if a signal ended it: the SDK's threads are still running while Python shuts down, and that has been
-    seen to fail without a word. No server can cause it."""
+    """Tried again if a signal ended it. A command has been seen to fail without a word; the SDK's threads, which still
+    run while Python shuts down, are the likely reason, and no server can cause that."""
 
     def attempt() -> Any:
         return kit.python("-c", START, *words, stdin=stdin.encode(), **environment)
