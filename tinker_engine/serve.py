@@ -10,6 +10,7 @@ import secrets
 import signal
 import socket
 import sys
+import threading
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from tinker_engine.core.engine import Engine
 from tinker_engine.core.settings import Limits, Settings
 from tinker_engine.errors import BusyError, EngineError, InputError, LockedError
 from tinker_engine.model.folders import installed_models, resolve
+from tinker_engine.process import Process
 from tinker_engine.store.folders import write_file
 
 log = logging.getLogger(__name__)
@@ -158,7 +160,7 @@ class Parents:
     """Processes the engine lives for."""
 
     def __init__(self) -> None:
-        self._watched: dict[int, int] = {}  # pidfd by pid
+        self._watched: set[int] = set()
         self.on_last = lambda: None
         self.ending = False
 
@@ -168,16 +170,21 @@ class Parents:
         if pid in self._watched:
             return
         try:
-            descriptor = os.pidfd_open(pid)
+            process = Process(pid)
         except ProcessLookupError as error:
             raise InputError("pid", f"{pid} is no process on this machine") from error
-        self._watched[pid] = descriptor
-        asyncio.get_running_loop().add_reader(descriptor, self._gone, pid)
+        self._watched.add(pid)
+        loop = asyncio.get_running_loop()
+
+        def wait() -> None:
+            process.gone(None)
+            with contextlib.suppress(RuntimeError):  # the loop has ended before
+                loop.call_soon_threadsafe(self._gone, pid)
+
+        threading.Thread(target=wait, name=f"parent-{pid}", daemon=True).start()
 
     def _gone(self, pid: int) -> None:
-        descriptor = self._watched.pop(pid)
-        asyncio.get_running_loop().remove_reader(descriptor)
-        os.close(descriptor)
+        self._watched.remove(pid)
         if not self._watched:
             self.ending = True
             self.on_last()

@@ -12,7 +12,11 @@ from pathlib import Path
 from tinker_engine.process import Process
 
 STANDIN = (sys.executable, str(Path(__file__).with_name("standin.py")))
-_PRELUDE = f"from tinker_engine import embedded\nembedded.PROGRAM = {STANDIN!r}\n"
+# Where tests run in the background of a shell, SIGINT is ignored from the start, by all that they start too.
+_PRELUDE = (
+    "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    f"from tinker_engine import embedded\nembedded.PROGRAM = {STANDIN!r}\n"
+)
 WAIT = 60  # seconds after which a test that waits for an event has failed
 
 

@@ -69,6 +69,11 @@ class SampleJobs:
                 del self._active[op]
                 self._answer(job)
 
+    def release(self) -> None:
+        """Give back what the samplers keep for the next request, but for prompts."""
+        for base in self._models:
+            base.sampler.cache.drop_empty()
+
     def _step(self, base: BaseModel) -> None:
         """The boundary for what a request cannot be blamed for, such as memory: all that shared the step fail."""
         try:

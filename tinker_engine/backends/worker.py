@@ -80,6 +80,7 @@ class Worker:
             self._report_stats()
         if idle and self._trim_due and not self._channel.ready_within(IDLE_SECONDS):
             self._trim_due = False
+            self._samples.release()
             give_back_memory()
         self._receive(wait=idle)
         self._stats_due = self._trim_due = True

@@ -29,9 +29,9 @@ _flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_bac
 
 @dataclass(frozen=True)
 class Segment:
-    """A run of tokens that see each other causally, and all of segment `parent` before them.
+    """A run of tokens that see each other causally, and all of segment `parent` and what that sees.
 
-    A parent has no parent itself, and its children follow it directly on the token axis.
+    What descends from a segment follows it directly on the token axis.
     """
 
     start: int
@@ -64,12 +64,20 @@ class PackedAttention:
             yield members[0].start, len(members), length
 
     def families(self) -> Iterator[tuple[slice, slice]]:
-        """(rows of a parent, rows of all its children)."""
-        for parent, group in groupby(self.segments, key=lambda segment: segment.parent):
-            if parent is not None:
-                children = list(group)
-                above = self.segments[parent]
-                yield slice(above.start, above.end), slice(children[0].start, children[-1].end)
+        """(rows of a segment, rows of all that descend from it)."""
+        last: dict[int, Segment] = {}  # descendant of each segment that has any
+        for segment in self.segments:
+            for ancestor in self.ancestors(segment):
+                last[ancestor] = segment
+        for above in sorted(last):
+            end = self.segments[above].end
+            yield slice(self.segments[above].start, end), slice(end, last[above].end)
+
+    def ancestors(self, segment: Segment) -> Iterator[int]:
+        """Nearest first."""
+        while segment.parent is not None:
+            yield segment.parent
+            segment = self.segments[segment.parent]
 
 
 # --- partial attention: results with their log-sum-exp ------------------------------------------
@@ -223,9 +231,9 @@ def _sdpa(packed: PackedAttention, q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor) 
     outs: list[Tensor] = []
     for i, segment in enumerate(packed.segments):
         q, k, v, mask = q_parts[i], k_parts[i], v_parts[i], None
-        if segment.parent is not None:
-            k = torch.cat((k_parts[segment.parent], k))
-            v = torch.cat((v_parts[segment.parent], v))
+        if above := [*packed.ancestors(segment)][::-1]:
+            k = torch.cat([*(k_parts[each] for each in above), k])
+            v = torch.cat([*(v_parts[each] for each in above), v])
             mask = torch.ones(len(q), len(k), dtype=torch.bool, device=q.device).tril(len(k) - len(q))
         q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
         out = F.scaled_dot_product_attention(

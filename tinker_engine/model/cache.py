@@ -76,10 +76,8 @@ class Bucket:
 
     def _block(self, slots: int) -> Tensor:
         s = self.shape
-        # Zeros, not garbage: masked keys are multiplied by a zero weight, and 0 · NaN is NaN.
-        return torch.zeros(
-            (s.layers, 2, slots, s.groups, self.capacity, s.width), dtype=s.dtype, device=s.device
-        )
+        shape = (s.layers, 2, slots, s.groups, self.capacity, s.width)
+        return torch.empty(shape, dtype=s.dtype, device=s.device)
 
     @property
     def slots(self) -> int:
@@ -94,9 +92,15 @@ class Bucket:
         length = own.shape[3] if own is not None else 0
         if own is not None:
             self.kv[:, :, slot, :, :length] = own
-        self.kv[:, :, slot, :, length:] = 0  # the slot's last row may have left NaN
+        # Zeros, not garbage: masked keys are multiplied by a zero weight, and 0 · NaN is NaN.
+        self.kv[:, :, slot, :, length:] = 0
         self.lengths.append(length)
         return slot
+
+    def make_slots(self, rows: int) -> None:
+        """Room for so many more rows, all at once: growing by and by copies what is there each time."""
+        if len(self.lengths) + rows > self.slots:
+            self._resize(len(self.lengths) + rows)
 
     def shrink(self) -> None:
         """Give back slots that no row uses."""
@@ -207,7 +211,11 @@ def slot_capacity(tokens: int) -> int:
 
 
 class KvCache:
-    """All keys and values, within `budget` tokens."""
+    """All keys and values, within `budget` tokens.
+
+    A bucket that its last row has left is kept for the rows of the next request: what the system takes to provide
+    that much memory again is a large part of the time of short samples.
+    """
 
     def __init__(self, shape: CacheShape, budget: int):
         self.shape = shape
@@ -228,25 +236,35 @@ class KvCache:
         return self.reserved + self.prefixes.read_tokens + rows
 
     def make_room(self, tokens: int) -> bool:
-        """Evict unused prefixes, then give back unused slots, until so many tokens fit; whether they do."""
+        """Give back empty buckets, evict unused prefixes, then give back unused slots, until so many tokens fit;
+        whether they do."""
         while self.used + tokens > self.budget:
-            if self.prefixes.evict_oldest() is None:
+            if not self.drop_empty() and self.prefixes.evict_oldest() is None:
                 self._shrink()
                 return self.used + tokens <= self.budget
         return True
 
+    def drop_empty(self) -> bool:
+        """Give back the buckets without rows; whether there were any."""
+        empty = [capacity for capacity, bucket in self.buckets.items() if not bucket.lengths]
+        for capacity in empty:
+            del self.buckets[capacity]
+        return bool(empty)
+
+    def make_slots(self, capacity: int, rows: int) -> None:
+        """Slots for rows that are about to be added; room was made for them."""
+        self._bucket(capacity).make_slots(rows)
+
     def add_row(self, own: Tensor | None, room_for: int) -> tuple[Bucket, int]:
         """A slot with room for `room_for` own tokens, holding `own` already. Call `make_room` first."""
         capacity = slot_capacity(room_for)
-        bucket = self.buckets.setdefault(capacity, Bucket(self.shape, capacity))
+        bucket = self._bucket(capacity)
         return bucket, bucket.add(own, spare=self.budget - self.used)
 
-    def remove_row(self, bucket: Bucket, slot: int) -> int:
-        """Free a slot; the slot of the row that moved into it."""
-        moved = bucket.remove(slot)
-        if not bucket.lengths:
-            del self.buckets[bucket.capacity]
-        return moved
+    def _bucket(self, capacity: int) -> Bucket:
+        if capacity not in self.buckets:
+            self.buckets[capacity] = Bucket(self.shape, capacity)
+        return self.buckets[capacity]
 
     def _shrink(self) -> None:
         for bucket in self.buckets.values():

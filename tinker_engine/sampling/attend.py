@@ -11,15 +11,12 @@ from torch import Tensor
 from tinker_engine.model.attention import causal_part, full_part, masked_part, merge
 from tinker_engine.model.cache import Bucket, Prefix
 
-BLOCK = 64  # tokens of a prompt that are computed together
+BLOCK = 64  # tokens of a prompt whose attention is computed together
 
 
 @dataclass(frozen=True)
 class PrefillPart:
-    """The next tokens of one prompt: they see `done` tokens that are in the prefix already, and themselves.
-
-    They begin where a block does, and end with one or with the prompt.
-    """
+    """The next tokens of one prompt: they see `done` tokens that are in the prefix already, and themselves."""
 
     rows: slice
     prefix: Prefix
@@ -35,20 +32,29 @@ class PrefillAttention:
         self._parts = parts
         self._scale = head_dim**-0.5
         self._before: list[tuple[slice, Prefix, int]] = []  # of blocks, on the padded axis
+        self._there: list[
+            tuple[slice, Prefix, slice]
+        ] = []  # of a block that was begun: what is in the prefix
         rows: list[Tensor] = []  # of the padded axis
         places: list[Tensor] = []  # on it
         end = 0
         for part in parts:
             length = part.rows.stop - part.rows.start
-            padded = -(-length // BLOCK) * BLOCK
-            # A block of less is filled up with its last token, which those before do not see.
-            start = part.rows.start
-            rows.append(torch.arange(start, start + padded).clamp_(max=part.rows.stop - 1))
-            places.append(torch.arange(end, end + length))
+            begun = part.done % BLOCK
+            padded = -(-(begun + length) // BLOCK) * BLOCK
+            # A block is made whole: with the keys in the prefix, whose queries are of no interest, and with its
+            # last token, which those before do not see.
+            first = part.rows.start - begun
+            whole = torch.arange(first, first + padded)
+            rows.append(whole.clamp_(part.rows.start, part.rows.stop - 1))
+            places.append(torch.arange(end + begun, end + begun + length))
+            if begun:
+                there = slice(part.done - begun, part.done)
+                self._there.append((slice(end, end + begun), part.prefix, there))
             for offset in range(0, padded, BLOCK):
-                if part.done + offset:
+                if position := part.done - begun + offset:
                     block = slice(end + offset, end + offset + BLOCK)
-                    self._before.append((block, part.prefix, part.done + offset))
+                    self._before.append((block, part.prefix, position))
             end += padded
         self._count = end // BLOCK
         self._whole = end == parts[-1].rows.stop  # nothing was filled up
@@ -62,6 +68,10 @@ class PrefillAttention:
             v_GPE[:, part.done : end] = v_TGE[part.rows].transpose(0, 1)
         if not self._whole:
             q_THE, k_TGE, v_TGE = (x[self._rows] for x in (q_THE, k_TGE, v_TGE))
+        for rows, prefix, there in self._there:
+            k_GPE, v_GPE = prefix.kv[layer]
+            k_TGE[rows] = k_GPE[:, there].transpose(0, 1)
+            v_TGE[rows] = v_GPE[:, there].transpose(0, 1)
         out_THE, lse_TH = causal_part(q_THE, k_TGE, v_TGE, self._count, self._scale)
         for block, prefix, end in self._before:
             k_GPE, v_GPE = prefix.kv[layer]

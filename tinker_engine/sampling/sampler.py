@@ -106,8 +106,10 @@ class Sampler:
     def _prefill(self) -> None:
         if chunks := self.scheduler.next_chunks(self._prefill_tokens):
             self._compute(chunks)
-        for prefill in [each for each in self.scheduler.prefills if each.remaining == 0]:
-            self._first_tokens(prefill)
+        finished = [prefill for prefill in self.scheduler.prefills if prefill.remaining == 0]
+        at_a_time = max(1, LOGIT_ELEMENTS // self.decoder.spec.vocab_size)
+        for start in range(0, len(finished), at_a_time):
+            self._first_tokens(finished[start : start + at_a_time], at_a_time)
 
     def _compute(self, chunks: list[tuple[Prefill, int]]) -> None:
         """The keys and values of some prompt tokens, and of prompts that end with them the last token's state."""
@@ -149,21 +151,21 @@ class Sampler:
             logits = self.decoder.logits(part_TD, lora)
             ticket.scores.add(prefill.done + first + start, logits)
 
-    def _first_tokens(self, prefill: Prefill) -> None:
+    def _first_tokens(self, prefills: list[Prefill], at_a_time: int) -> None:
         """The state of a prompt's last token gives the first token of each of its samples."""
-        state_D = prefill.prefix.last_D
-        assert state_D is not None, "the prefix is complete"
-        logits_1V = self.decoder.logits(
-            state_D[None], LoraBatch.single(prefill.prefix.adapter, 1, steady=True)
-        )
-        at_a_time = max(1, LOGIT_ELEMENTS // self.decoder.spec.vocab_size)
-        going_on: list[Sample] = []
-        for start in range(0, len(prefill.samples), at_a_time):
-            samples = prefill.samples[start : start + at_a_time]
-            chosen = choose(logits_1V.repeat(len(samples), 1), [sample.draw() for sample in samples])
-            going_on += [s for s, c in zip(samples, chosen, strict=True) if self._goes_on(s, c)]
-        self.scheduler.finish_prefill(prefill)
-        self.scheduler.start_rows(prefill, going_on)
+        prefills = sorted(prefills, key=lambda prefill: id(prefill.prefix.adapter))
+        states_PD = torch.stack([prefill.last_state for prefill in prefills])
+        lora = LoraBatch.runs([(prefill.prefix.adapter, 1) for prefill in prefills], steady=True)
+        logits_PV = self.decoder.logits(states_PD, lora)
+        starting = [(place, s) for place, prefill in enumerate(prefills) for s in prefill.samples]
+        going_on: list[list[Sample]] = [[] for _ in prefills]
+        for start in range(0, len(starting), at_a_time):
+            places, samples = zip(*starting[start : start + at_a_time], strict=True)
+            chosen = choose(logits_PV[list(places)], [sample.draw() for sample in samples])
+            for place, sample, token in zip(places, samples, chosen, strict=True):
+                if self._goes_on(sample, token):
+                    going_on[place].append(sample)
+        self.scheduler.finish_prefills(list(zip(prefills, going_on, strict=True)))
 
     def _decode(self) -> None:
         self.scheduler.grow_rows()

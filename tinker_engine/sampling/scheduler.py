@@ -6,20 +6,22 @@ prefixes go first, then the youngest rows go back to waiting (what they sampled 
 as context later).
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
+from torch import Tensor
 
 from tinker_engine.errors import InputError
 from tinker_engine.model.cache import KvCache, Prefix, slot_capacity
 from tinker_engine.model.lora import Adapter
 from tinker_engine.model.token_ids import common_prefix
-from tinker_engine.sampling.attend import BLOCK, PrefillPart
+from tinker_engine.sampling.attend import PrefillPart
 from tinker_engine.sampling.request import Sample, Ticket
 
 MOST_ROWS = 256
 SHORT_PROMPT, LONG_PROMPT = 96, 512  # tokens
+_WORTH_WAITING = 32  # tokens that need not be computed: about what a step in vain costs
 
 
 class Prefill:
@@ -41,6 +43,11 @@ class Prefill:
         """The ticket that wants its prompt scored; such a prefill is not shared with other tickets."""
         ticket = self.samples[0].ticket
         return ticket if ticket.scores is not None and not self.samples[0].tokens else None
+
+    @property
+    def last_state(self) -> Tensor:
+        assert self.prefix.last_D is not None, "the prefix is complete"
+        return self.prefix.last_D
 
     def part(self, start: int, length: int) -> PrefillPart:
         return PrefillPart(slice(start, start + length), self.prefix, self.done)
@@ -130,7 +137,7 @@ class Scheduler:
         self, sample: Sample, context: np.ndarray, adapter: Adapter | None, found: Prefix | None, shared: int
     ) -> bool:
         complete = found is not None and shared == len(found) == len(context)
-        done = len(context) if complete else _whole_blocks(min(shared, len(context) - 1))
+        done = len(context) if complete else min(shared, len(context) - 1)
         reserved = slot_capacity(len(context) + 1) + (0 if complete else len(context))
         if found is not None:
             found.readers += 1  # not to be evicted by the next line
@@ -158,26 +165,34 @@ class Scheduler:
     def _worth_waiting(self, context: np.ndarray, adapter: Adapter | None, shared: int) -> bool:
         return any(
             prefill.prefix.adapter is adapter
-            and _whole_blocks(common_prefix(prefill.prefix.tokens_P, context)) > _whole_blocks(shared)
+            and common_prefix(prefill.prefix.tokens_P, context) >= shared + _WORTH_WAITING
             for prefill in self.prefills
         )
 
     # --- prefill → rows -----------------------------------------------------------------------
 
     def next_chunks(self, budget: int) -> list[tuple[Prefill, int]]:
-        """Tokens to compute of each prefill in this step, neighbours having the same adapter: whole blocks, the first
-        of them even beyond the budget, and what is left at the end of a prompt."""
+        """Tokens to compute of each prefill in this step, neighbours having the same adapter."""
         chunks: list[tuple[Prefill, int]] = []
         for prefill in self.prefills:
-            most = _whole_blocks(max(budget, 0 if chunks else BLOCK))
-            length = prefill.remaining if prefill.remaining <= budget else min(prefill.remaining, most)
+            length = min(prefill.remaining, budget)
             if length > 0:
                 chunks.append((prefill, length))
                 budget -= length
         return sorted(chunks, key=lambda chunk: id(chunk[0].prefix.adapter))
 
-    def finish_prefill(self, prefill: Prefill) -> None:
-        """The prefix is complete: it can be shared from now on."""
+    def finish_prefills(self, finished: Sequence[tuple[Prefill, Sequence[Sample]]]) -> None:
+        """These prefixes are complete: they can be shared from now on. The samples with each go on from it."""
+        slots: Counter[int] = Counter()
+        for prefill, samples in finished:
+            self._finish(prefill)
+            slots.update(slot_capacity(1 + _copied(prefill, sample, len(samples))) for sample in samples)
+        for capacity, rows in slots.items():
+            self.cache.make_slots(capacity, rows)
+        for prefill, samples in finished:
+            self._start_rows(prefill, samples)
+
+    def _finish(self, prefill: Prefill) -> None:
         self._abandon(prefill)
         if not prefill.found:
             self.cache.prefixes.add(prefill.prefix)
@@ -187,15 +202,16 @@ class Scheduler:
         self.cache.reserved -= prefill.reserved
         prefill.prefix.readers -= 1
 
-    def start_rows(self, prefill: Prefill, samples: Sequence[Sample]) -> None:
+    def _start_rows(self, prefill: Prefill, samples: Sequence[Sample]) -> None:
         """Samples that share a prefix read it where it is; a lone one takes a copy and decodes in the batch."""
         for sample in samples:
-            if _takes_copy(sample, company=len(samples)):
-                sample.bucket, sample.slot = self.cache.add_row(prefill.prefix.kv, len(prefill.prefix) + 1)
+            own = None
+            if copied := _copied(prefill, sample, len(samples)):
+                own = prefill.prefix.kv
             else:
                 sample.prefix = prefill.prefix
                 sample.prefix.readers += 1
-                sample.bucket, sample.slot = self.cache.add_row(None, 1)
+            sample.bucket, sample.slot = self.cache.add_row(own, 1 + copied)
             self.rows.append(sample)
 
     # --- rows ---------------------------------------------------------------------------------
@@ -226,7 +242,7 @@ class Scheduler:
     def _free_slot(self, sample: Sample) -> None:
         bucket, slot = sample.bucket, sample.slot
         assert bucket is not None, "a row has a slot"
-        moved = self.cache.remove_row(bucket, slot)
+        moved = bucket.remove(slot)
         for other in self.rows:
             if other.bucket is bucket and other.slot == moved:
                 other.slot = slot
@@ -245,6 +261,8 @@ class Scheduler:
     def by_bucket(self, order: Sequence[Sample]) -> Iterator[tuple[int, list[int]]]:
         """(capacity, places in `order` of the rows of that bucket, by slot)."""
         for capacity, bucket in self.cache.buckets.items():
+            if not bucket.lengths:
+                continue
             places = [(sample.slot, place) for place, sample in enumerate(order) if sample.bucket is bucket]
             yield capacity, [place for _, place in sorted(places)]
 
@@ -258,6 +276,11 @@ def by_prefix(order: Iterable[Sample]) -> list[tuple[Prefix, list[int]]]:
     return list(readers.values())
 
 
+def _copied(prefill: Prefill, sample: Sample, company: int) -> int:
+    """Tokens of its context that a new row takes a copy of."""
+    return len(prefill.prefix) if _takes_copy(sample, company) else 0
+
+
 def _takes_copy(sample: Sample, company: int) -> bool:
     """A prompt that is read where it is costs a call for itself in every layer, a copy room and reading. A short one
     is always copied. Otherwise, where bits count, it depends on the request alone: the two ways round differently."""
@@ -266,10 +289,6 @@ def _takes_copy(sample: Sample, company: int) -> bool:
     if not sample.steady:
         return company == 1
     return sample.ticket.request.num_samples == 1 and len(sample.ticket.prompt) < LONG_PROMPT
-
-
-def _whole_blocks(tokens: int) -> int:
-    return tokens // BLOCK * BLOCK
 
 
 def _most_needed(prompt: int, limit: int) -> int:

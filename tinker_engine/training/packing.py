@@ -1,12 +1,15 @@
 """Sequences of any lengths → micro-batches on one flat token axis, without padding.
 
-Sequences that begin alike share that beginning: its states are computed once, and each sequence's own
-tokens attend to it. This is exact (the same sums in another order) and is what makes a group of samples
-of one prompt cheap to train on.
+Sequences that begin alike share that beginning: its states are computed once, and what follows attends to it.
+Beginnings may begin alike in turn (groups of samples whose prompts share instructions), so that a batch is
+a set of trees. This is exact (the same sums in another order) and is what makes a group of samples of one
+prompt cheap to train on.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -15,19 +18,22 @@ from torch import Tensor
 from tinker_engine.model.attention import Segment
 from tinker_engine.model.token_ids import common_prefix
 
-MIN_SHARED = 16  # tokens; a shorter common prefix costs more in kernel calls than it saves
+MIN_SHARED = 16  # tokens; a shorter common stretch costs more in kernel calls than it saves
 
 
 @dataclass(frozen=True)
-class Family:
-    """Sequences, by index, whose first `shared` tokens are the same (0 for a sequence by itself)."""
+class Stretch:
+    """Tokens `start` to `end` of sequence `member`, which the branches have in common; without any, its last ones."""
 
-    members: tuple[int, ...]
-    shared: int
+    member: int
+    start: int
+    end: int
+    branches: tuple["Stretch", ...] = ()
 
-    def cost(self, lengths: Sequence[int]) -> int:
+    @cached_property
+    def cost(self) -> int:
         """Tokens that have to be computed."""
-        return self.shared + sum(lengths[i] - self.shared for i in self.members)
+        return self.end - self.start + sum(branch.cost for branch in self.branches)
 
 
 @dataclass(frozen=True)
@@ -51,25 +57,15 @@ def pack(
     """
     if group > 1:
         return _pack_groups(sequences, budget, min_shared, group)
-    lengths = [len(sequence) for sequence in sequences]
-    families = [
-        part
-        for family in _find_families(sequences, min_shared)
-        for part in _split_to_budget(family, lengths, budget)
-    ]
-    # Longest first fills evenly and puts equal lengths side by side, where one kernel call serves them all.
-    families.sort(key=lambda family: (-family.cost(lengths), family.members))
-    return [_lay_out(sequences, group) for group in _fill(families, lengths, budget)]
+    trees = _grow(sequences, min_shared, range(len(sequences)))
+    parts = [part for tree in trees for part in _split(tree, budget)]
+    return [_lay_out(sequences, filled) for filled in _fill(sorted(parts, key=_longest_first), budget)]
 
 
 def group_tokens(sequences: Sequence[np.ndarray], group: int, min_shared: int = MIN_SHARED) -> list[int]:
     """What each group costs by itself."""
-    lengths = [len(sequence) for sequence in sequences]
     groups = (range(first, first + group) for first in range(0, len(sequences), group))
-    return [
-        sum(family.cost(lengths) for family in _find_families(sequences, min_shared, members))
-        for members in groups
-    ]
+    return [sum(tree.cost for tree in _grow(sequences, min_shared, members)) for members in groups]
 
 
 def _pack_groups(
@@ -85,62 +81,75 @@ def _pack_groups(
             used = 0
         batches[-1] += range(number * group, (number + 1) * group)
         used += costs[number]
-    return [_lay_out(sequences, list(_find_families(sequences, min_shared, members))) for members in batches]
+    return [_lay_out(sequences, _grow(sequences, min_shared, members)) for members in batches]
 
 
-def _find_families(
-    sequences: Sequence[np.ndarray], min_shared: int, among: Sequence[int] | None = None
-) -> Iterator[Family]:
-    """Walk the sequences in lexicographic order, where common prefixes are neighbours."""
-    among = range(len(sequences)) if among is None else among
+def _longest_first(stretch: Stretch) -> tuple[int, int]:
+    """Fills evenly, and puts equal lengths side by side, where one kernel call serves them all."""
+    return -stretch.cost, stretch.member
+
+
+def _grow(sequences: Sequence[np.ndarray], min_shared: int, among: Sequence[int]) -> list[Stretch]:
+    """Trees of the sequences. In lexicographic order, those with common beginnings are neighbours."""
     order = sorted(among, key=lambda i: (sequences[i].astype(">i8").tobytes(), i))
-    members: list[int] = []
-    shared = 0
-    for i in order:
-        if members:
-            common = common_prefix(sequences[members[-1]], sequences[i])
-            joined = min(shared, common)
-            # Joining must not save less than the family saves without it.
-            if joined >= min_shared and len(members) * joined >= (len(members) - 1) * shared:
-                members.append(i)
-                shared = joined
-                continue
-            yield _family(members, shared)
-        members, shared = [i], len(sequences[i])
-    if members:
-        yield _family(members, shared)
+    common = [common_prefix(sequences[one], sequences[other]) for one, other in pairwise(order)]
+
+    def grow(first: int, last: int, depth: int) -> list[Stretch]:
+        """Of `order[first..last]`, which agree in their first `depth` tokens, all that follows."""
+        stretches: list[Stretch] = []
+        while first <= last:
+            end = first
+            while end < last and common[end] >= depth + min_shared:
+                end += 1
+            member = order[first]
+            if end == first:
+                stretches.append(Stretch(member, depth, len(sequences[member])))
+            else:
+                shared = min(common[first:end])
+                stretches.append(Stretch(member, depth, shared, tuple(grow(first, end, shared))))
+            first = end + 1
+        return sorted(stretches, key=_longest_first)
+
+    return grow(0, len(order) - 1, 0)
 
 
-def _family(members: list[int], shared: int) -> Family:
-    return Family(tuple(members), shared if len(members) > 1 else 0)
+def _split(tree: Stretch, budget: int) -> Iterator[Stretch]:
+    """A tree too large for one micro-batch becomes several, each with its own copy of what they share."""
+    if tree.cost <= budget or not tree.branches:
+        yield tree
+        return
+    room = budget - (tree.end - tree.start)
+    part: list[Stretch] = []
+    for branch in tree.branches:
+        for piece in _split(branch, room):
+            if part and sum(each.cost for each in part) + piece.cost > room:
+                yield _prune(tree, part)
+                part = []
+            part.append(piece)
+    yield _prune(tree, part)
 
 
-def _split_to_budget(family: Family, lengths: Sequence[int], budget: int) -> Iterator[Family]:
-    """A family too large for one micro-batch becomes several, each with its own copy of the prefix."""
-    members: list[int] = []
-    for i in sorted(family.members, key=lambda i: (-lengths[i], i)):
-        if members and Family((*members, i), family.shared).cost(lengths) > budget:
-            yield _family(members, family.shared)
-            members = []
-        members.append(i)
-    yield _family(members, family.shared)
+def _prune(tree: Stretch, branches: list[Stretch]) -> Stretch:
+    """With one branch left, the two are one stretch."""
+    if len(branches) == 1:
+        return replace(branches[0], start=tree.start)
+    return replace(tree, branches=tuple(branches))
 
 
-def _fill(families: list[Family], lengths: Sequence[int], budget: int) -> Iterator[list[Family]]:
-    group: list[Family] = []
+def _fill(trees: list[Stretch], budget: int) -> Iterator[list[Stretch]]:
+    filled: list[Stretch] = []
     used = 0
-    for family in families:
-        cost = family.cost(lengths)
-        if group and used + cost > budget:
-            yield group
-            group, used = [], 0
-        group.append(family)
-        used += cost
-    if group:
-        yield group
+    for tree in trees:
+        if filled and used + tree.cost > budget:
+            yield filled
+            filled, used = [], 0
+        filled.append(tree)
+        used += tree.cost
+    if filled:
+        yield filled
 
 
-def _lay_out(sequences: Sequence[np.ndarray], families: list[Family]) -> MicroBatch:
+def _lay_out(sequences: Sequence[np.ndarray], trees: list[Stretch]) -> MicroBatch:
     members: list[int] = []
     rows: list[Tensor] = []
     segments: list[Segment] = []
@@ -148,23 +157,23 @@ def _lay_out(sequences: Sequence[np.ndarray], families: list[Family]) -> MicroBa
     positions: list[Tensor] = []
     end = 0
 
-    def place(tokens: np.ndarray, first_position: int, parent: int | None) -> Tensor:
+    def place(stretch: Stretch, parent: int | None, above: Tensor) -> None:
         nonlocal end
-        segments.append(Segment(end, len(tokens), parent))
-        pieces.append(tokens)
-        positions.append(torch.arange(first_position, first_position + len(tokens)))
-        end += len(tokens)
-        return torch.arange(end - len(tokens), end)
+        if length := stretch.end - stretch.start:
+            segments.append(Segment(end, length, parent))
+            parent = len(segments) - 1
+            pieces.append(sequences[stretch.member][stretch.start : stretch.end])
+            positions.append(torch.arange(stretch.start, stretch.end))
+            above = torch.cat((above, torch.arange(end, end + length)))
+            end += length
+        for branch in stretch.branches:
+            place(branch, parent, above)
+        if not stretch.branches:
+            members.append(stretch.member)
+            rows.append(above)
 
-    for family in families:
-        shared = family.shared
-        above = place(sequences[family.members[0]][:shared], 0, None) if shared else torch.arange(0)
-        parent = len(segments) - 1 if shared else None
-        for i in family.members:
-            own = sequences[i][shared:]
-            below = place(own, shared, parent) if len(own) else torch.arange(0)
-            members.append(i)
-            rows.append(torch.cat((above, below)))
+    for tree in trees:
+        place(tree, None, torch.arange(0))
     longest = max(len(sequences[i]) for i in members)
     return MicroBatch(
         members, rows, torch.from_numpy(np.concatenate(pieces)), torch.cat(positions), segments, longest

@@ -53,18 +53,19 @@ def test_logits_of_random_shapes_equal_transformers(family: str, seed: int) -> N
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_packed_segments_equal_separate_sequences(family: str) -> None:
-    """Mixed lengths, equal lengths side by side, and a prefix that three sequences share."""
+    """Mixed lengths, equal lengths side by side, and a prefix that sequences share, some of them more of it."""
     reference = make_reference(family)
     decoder = make_decoder(reference)
     vocabulary = decoder.spec.vocab_size
-    prefix, *tails = sequences([20, 5, 9, 9], vocabulary, seed=1)
+    prefix, more, *tails = sequences([20, 18, 5, 9, 9], vocabulary, seed=1)
     data = [
         *sequences([3, 17, 17, 40], vocabulary),
         *(np.concatenate((prefix, tail)) for tail in tails),
+        *(np.concatenate((prefix, more, tail)) for tail in tails),
         prefix,
     ]
     (batch,) = pack(data, 10_000)
-    assert any(segment.parent is not None for segment in batch.segments)
+    assert deepest(batch) == 2
     assert len(batch.tokens_T) < sum(map(len, data))
     with torch.no_grad():
         hidden = run(decoder, batch)
@@ -74,15 +75,20 @@ def test_packed_segments_equal_separate_sequences(family: str) -> None:
             torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
 
 
+def deepest(batch: MicroBatch) -> int:
+    """Most ancestors of a segment."""
+    packed = PackedAttention(batch.segments, 1)
+    return max(len([*packed.ancestors(segment)]) for segment in batch.segments)
+
+
 @pytest.mark.parametrize("family", ["llama3-rope", "qwen3"])
 def test_own_attention_and_torchs_agree_in_value_and_gradient(family: str) -> None:
     """The path for other devices, which is torch's own attention with autograd, is the reference here."""
     decoder = make_decoder(make_reference(family, dtype=torch.float64))
-    prefix, *tails = sequences([20, 5, 9, 9], decoder.spec.vocab_size)
-    data = [np.concatenate((prefix, tail)) for tail in tails] + sequences(
-        [11, 11, 4], decoder.spec.vocab_size
-    )
-    (batch,) = pack(data, 10_000)
+    prefix, more, *tails = sequences([20, 18, 5, 9, 9], decoder.spec.vocab_size)
+    data = [np.concatenate((prefix, *between, tail)) for tail in tails for between in ([], [more])]
+    (batch,) = pack([*data, *sequences([11, 11, 4], decoder.spec.vocab_size)], 10_000)
+    assert deepest(batch) == 2
     packed = PackedAttention(batch.segments, decoder.spec.head_dim)
     adapter = random_adapter(decoder)
     results: list[tuple[Tensor, Tensor]] = []

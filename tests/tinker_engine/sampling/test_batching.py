@@ -111,10 +111,10 @@ def test_a_prompt_seen_before_costs_nothing(make_sampler: MakeSampler, computed:
     assert again.sequences == first.sequences
 
 
-def test_whole_blocks_of_a_shared_beginning_are_reused(make_sampler: MakeSampler, computed: list[int]):
+def test_a_shared_beginning_is_reused(make_sampler: MakeSampler, computed: list[int]):
     sampler = make_sampler()
     sampler.sample([make_request(LONG, 1)])
-    for prompt, hits in (([*LONG[:80], 1, 2, 3], 64), (LONG[:64], 0), ([*LONG, 7, 8], 64)):
+    for prompt, hits in (([*LONG[:80], 1, 2, 3], 80), (LONG[:64], 63), ([*LONG, 7, 8], 100)):
         computed.clear()
         (result,) = sampler.sample([make_request(prompt, 5)])
         assert result.prompt_cache_hit_tokens == hits
@@ -127,8 +127,8 @@ def test_a_beginning_that_is_being_computed_is_waited_for(make_sampler: MakeSamp
     requests = [make_request([*LONG, last], 5) for last in range(4)]
     tickets = [sampler.submit(request) for request in requests]
     results = finish(sampler, *tickets)
-    assert [result.prompt_cache_hit_tokens for result in results] == [0, 64, 64, 64]
-    assert sum(computed) == 101 + 3 * 37 + 4 * 4
+    assert [result.prompt_cache_hit_tokens for result in results] == [0, 100, 100, 100]
+    assert sum(computed) == 101 + 3 + 4 * 4
     for request, result in zip(requests, results, strict=True):
         assert_same(result.sequences[0], sample_one(make_sampler(), request))
 
@@ -162,7 +162,23 @@ def test_cache_hits_tell_what_was_there_before_the_request(make_sampler: MakeSam
     sampler = make_sampler(most_rows=2)
     (first,) = sampler.sample([make_request(LONG, 3, num_samples=6)])
     (again,) = sampler.sample([make_request([*LONG[:70], 1], 3, num_samples=6)])
-    assert (first.prompt_cache_hit_tokens, again.prompt_cache_hit_tokens) == (0, 64)
+    assert (first.prompt_cache_hit_tokens, again.prompt_cache_hit_tokens) == (0, 70)
+
+
+def test_slots_are_kept_for_the_next_request_and_given_back_for_others(make_sampler: MakeSampler):
+    sampler = make_sampler(cache_tokens=1300)
+    request = make_request(LONG[:40], 3, num_samples=6)
+    sampler.sample([request])
+    (bucket,) = sampler.cache.buckets.values()
+    block = bucket.kv
+    (result,) = sampler.sample([request])
+    assert sampler.cache.buckets[64].kv is block
+    (fresh,) = make_sampler().sample([request])
+    for found, expected in zip(result.sequences, fresh.sequences, strict=True):
+        assert_same(found, expected)
+    sampler.sample([make_request([*LONG, *LONG], 100)])  # takes nearly all there is
+    assert 64 not in sampler.cache.buckets
+    assert_empty(sampler)
 
 
 # --- joining and leaving --------------------------------------------------------------------------

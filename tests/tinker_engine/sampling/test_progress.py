@@ -76,18 +76,18 @@ def test_a_ticket_that_failed_shows_what_came_before(make_sampler: MakeSampler):
 
 
 def test_load_and_rows(make_sampler: MakeSampler):
-    sampler = make_sampler(most_rows=4, prefill_tokens=16)
+    sampler = make_sampler(most_rows=4, prefill_tokens=64)
     assert (sampler.load, sampler.rows, sampler.cache_use) == (0, 0, 0.0)
     ticket = sampler.submit(make_request(random_prompt(1, 100), 5, num_samples=6))
     assert (sampler.load, sampler.rows) == (6, 0)
-    sampler.step()  # a block of 64 prompt tokens
+    sampler.step()  # 64 of the prompt's tokens
     assert (sampler.load, sampler.rows) == (6, 0)
     sampler.step()
     assert (sampler.load, sampler.rows) == (6, 4)
     assert sampler.cache_use == (100 + 4 * 32) / 16_384
     finish(sampler, ticket)
     assert (sampler.load, sampler.rows, sampler.cache_use) == (0, 0, 0.0)
-    assert sampler.cache.used == 100  # kept for the next request, and free for any other
+    assert sampler.cache.prefixes.tokens == 100  # kept for the next request, and free for any other
 
 
 def test_counters(make_sampler: MakeSampler):

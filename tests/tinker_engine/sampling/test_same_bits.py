@@ -58,7 +58,9 @@ def test_at_once_and_again_with_the_prompts_in_the_cache(
 
 
 @pytest.mark.parametrize(
-    "limits", [{}, {"most_rows": 5}, {"prefill_tokens": 64}], ids=["ample", "few rows", "prompts in pieces"]
+    "limits",
+    [{}, {"most_rows": 5}, {"prefill_tokens": 64}, {"prefill_tokens": 23}],
+    ids=["ample", "few rows", "prompts in pieces", "in odd pieces"],
 )
 def test_in_any_order_and_at_any_time(
     limits: dict[str, int], wanted: tuple[str, list[SampleResult]], make_sampler: MakeSampler

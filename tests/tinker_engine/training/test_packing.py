@@ -2,6 +2,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tinker_engine.model.attention import Segment
 from tinker_engine.training.packing import pack
 
 tokens = st.lists(st.integers(0, 2), min_size=1, max_size=40).map(np.array)
@@ -22,9 +23,18 @@ def test_every_token_is_placed_right(sequences: list[np.ndarray], budget: int, m
             assert batch.tokens_T[rows].tolist() == sequences[member].tolist()
             assert batch.positions_T[rows].tolist() == list(range(len(rows)))
         for i, segment in enumerate(batch.segments):
-            if segment.parent is not None:
-                assert batch.segments[segment.parent].parent is None
-                assert segment.parent < i
+            assert segment.length > 0
+            # Neighbours of the axis but for those that do not descend from it.
+            assert segment.parent is None or segment.parent < i
+            above = batch.segments[segment.parent].end if segment.parent is not None else segment.start
+            between = [other for other in batch.segments if above <= other.start < segment.start]
+            assert all(_descends(batch.segments, other, segment.parent) for other in between)
+
+
+def _descends(segments: list[Segment], segment: Segment, ancestor: int | None) -> bool:
+    while segment.parent is not None and segment.parent != ancestor:
+        segment = segments[segment.parent]
+    return segment.parent == ancestor
 
 
 @settings(max_examples=100, deadline=None)
@@ -63,12 +73,12 @@ def test_a_group_too_large_for_the_budget_shares_within_each_part() -> None:
     assert [len(batch.tokens_T) for batch in batches] == [200, 200]
 
 
-def test_a_short_common_beginning_does_not_break_a_longer_one() -> None:
+def test_what_groups_begin_with_is_computed_once_for_all() -> None:
     system = np.arange(20)
     first = [np.concatenate((system, np.full(100, 50), np.full(5, i))) for i in range(4)]
     second = [np.concatenate((system, np.full(100, 60), np.full(5, i))) for i in range(4)]
     (batch,) = pack(first + second, 10_000)
-    assert len(batch.tokens_T) == 2 * (120 + 4 * 5)
+    assert len(batch.tokens_T) == 20 + 2 * (100 + 4 * 5)
 
 
 def test_equal_sequences_are_computed_once() -> None:

@@ -1,5 +1,6 @@
 """Training against transformers + PEFT + autograd, and the promises around it."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from tests.tinker_engine.training.conftest import policy_data, random_run, super
 from tests.tinker_engine.training.reference import DEFAULTS, named_gradients, peft_gradients
 from tinker_engine.errors import InputError, MemoryLimitError, NonFiniteError
 from tinker_engine.model.lora import LoraSpec
-from tinker_engine.training import head
+from tinker_engine.training import head, packing
+from tinker_engine.training import trainer as trainer_module
 from tinker_engine.training.memory import activation_bytes
 from tinker_engine.training.trainer import LoraRun, Trainer
 from tinker_engine.training.types import AdamParams, CsrMatrix, Datum
@@ -137,6 +139,28 @@ def test_micro_batches_change_nothing_but_rounding(loss: str) -> None:
     torch.testing.assert_close(results[0][0], results[1][0], atol=1e-5, rtol=1e-3)
     torch.testing.assert_close(results[0][1], results[1][1], atol=1e-5, rtol=1e-4)
     assert results[0][2] == pytest.approx(results[1][2], rel=1e-4, abs=1e-4)
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "importance_sampling", "ppo", "cispo", "dro", "gspo"])
+def test_sharing_what_sequences_begin_with_changes_nothing_but_rounding(
+    loss: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoder = make_decoder(make_reference("qwen2.5"))
+    groups = [policy_data([7, 7, 12], seed=seed, prompt=40) for seed in (1, 2)]
+    for datum in groups[1]:  # prompts of two groups that begin alike, for a tree of three levels
+        np.asarray(datum.tokens)[:20] = groups[0][0].tokens[:20]
+    data = supervised([*groups[0], *groups[1]]) if loss == "cross_entropy" else [*groups[0], *groups[1]]
+    gradients: list[Tensor] = []
+    computed: list[int] = []
+    for min_shared in (packing.MIN_SHARED, 1 << 30):
+        monkeypatch.setattr(trainer_module, "pack", partial(packing.pack, min_shared=min_shared))
+        trainer = Trainer(decoder)
+        run = random_run(trainer)
+        computed.append(sum(trainer.forward_backward_steps(run, data, loss)))
+        trainer.forward_backward(run, data, loss)
+        gradients.append(run.grad)
+    assert computed == [20 + 2 * 20 + 2 * 26, 6 * 40 + 2 * 26]
+    assert (gradients[0] - gradients[1]).norm() < 1e-5 * gradients[1].norm()
 
 
 def test_a_sequence_that_cannot_fit_is_refused_before_any_work() -> None:

@@ -10,6 +10,8 @@ FinishReason = Literal["stop", "length"]
 
 @dataclass(frozen=True)
 class ServedModel:
+    """A model that can be asked: a base model, or weights that were saved for sampling."""
+
     name: str
     folder: Path  # of the base model: its tokenizer and chat template
     created: int  # seconds since 1970
@@ -18,6 +20,8 @@ class ServedModel:
 
 @dataclass(frozen=True)
 class Generation:
+    """What is to be sampled, as the engine understands it."""
+
     prompt: list[int]
     num_samples: int
     max_tokens: int | None  # None: as many as the context holds
@@ -46,6 +50,8 @@ class Delta:
 
 
 class Backend(Protocol):
+    """What the OpenAI-compatible routes need of an engine."""
+
     def models(self, owner: str) -> list[ServedModel]: ...
 
     def find(self, owner: str, model: str) -> ServedModel:
