@@ -35,17 +35,19 @@ REPEATS = 2  # steps of a training round
 ROUNDS = 3
 
 
-def training_seconds(decoder: Decoder, sequences: int, length: int) -> list[float]:
+def training_seconds(
+    decoder: Decoder, sequences: int, length: int, *, lora: LoraSpec = LORA, repeats: int = REPEATS
+) -> list[float]:
     """forward_backward and optim_step on sequences of random tokens, all of them trained on."""
     trainer = Trainer(decoder)
-    run = trainer.create_run(LORA)
+    run = trainer.create_run(lora)
     generator = np.random.default_rng(0)
     data = [
         Datum(tokens[:-1], {"target_tokens": tokens[1:], "weights": np.ones(length, dtype=np.float32)})
         for tokens in generator.integers(0, decoder.spec.vocab_size, (sequences, length + 1))
     ]
     times: list[float] = []
-    for _ in range(REPEATS + 1):
+    for _ in range(repeats + 1):
         started = time.perf_counter()
         trainer.forward_backward(run, data, "cross_entropy")
         trainer.optim_step(run, AdamParams())
@@ -53,16 +55,25 @@ def training_seconds(decoder: Decoder, sequences: int, length: int) -> list[floa
     return times[1:]
 
 
-def decode_seconds(decoder: Decoder, tokenizer: Tokenizer, rows: int, *, lora: bool) -> list[float]:
-    """Steps of `rows` unrelated requests, all in mid-sample."""
-    adapter = Trainer(decoder).create_run(LORA).adapter.snapshot() if lora else None
+def decode_seconds(
+    decoder: Decoder,
+    tokenizer: Tokenizer,
+    rows: int,
+    *,
+    lora: bool,
+    adapters: int = 1,
+    prompt_tokens: int = PROMPT,
+    new_tokens: int = NEW,
+) -> list[float]:
+    """Steps of `rows` unrelated requests, all in mid-sample; with `lora`, of so many adapters by turns."""
+    trainer = Trainer(decoder)
+    of_rows = [trainer.create_run(LORA).adapter.snapshot() if lora else None for _ in range(adapters)]
     generator = np.random.default_rng(0)
     sampler = Sampler(decoder, tokenizer, [])
     for row in range(rows):
-        prompt = generator.integers(0, decoder.spec.vocab_size, PROMPT).tolist()
-        sampler.submit(
-            SampleRequest(prompt, SamplingParams(max_tokens=NEW, seed=row, stop=[]), adapter=adapter)
-        )
+        prompt = generator.integers(0, decoder.spec.vocab_size, prompt_tokens).tolist()
+        params = SamplingParams(max_tokens=new_tokens, seed=row, stop=[])
+        sampler.submit(SampleRequest(prompt, params, adapter=of_rows[row % adapters]))
     while len(sampler.scheduler.rows) < rows:
         sampler.step()
     times: list[float] = []

@@ -50,6 +50,7 @@ HYPERPARAMETERS: dict[str, Any] = {
     "adam_eps": 1e-8,
 }
 BETA = 0.1
+TRL_WORKER = Path(__file__).parent / "peers" / "trl_dpo_worker.py"
 
 
 @chz.chz
@@ -120,20 +121,23 @@ def main() -> None:
     print(json.dumps({key: figures[key] for key in ("pairs_of_the_same_tokens", "largest_difference")}))
 
 
+def first_weights(service: tinker.ServiceClient, model: str, lora: LoraSpec) -> str:
+    """Where the server keeps them. A run that starts there has the targets that `lora` says."""
+    client = service.create_lora_training_client(
+        model, rank=lora.rank, seed=lora.seed, train_unembed=lora.train_unembed
+    )
+    return client.save_state("before_training").result().path
+
+
 def our_steps(
     log: Path, model: str, builder: DPODatasetBuilderFromComparisons, epochs: int
 ) -> list[dict[str, float]]:
-    service = connect()
-    client = service.create_lora_training_client(
-        model, rank=LORA.rank, seed=LORA.seed, train_unembed=LORA.train_unembed
-    )
-    start = client.save_state("before_dpo").result().path
     train_dpo.main(
         train_dpo.Config(
             log_path=str(log),
             model_name=model,
             recipe_name="benchmark",
-            load_checkpoint_path=start,
+            load_checkpoint_path=first_weights(connect(), model, LORA),
             lora_rank=LORA.rank,
             dataset_builder=builder,
             dpo_beta=BETA,
@@ -162,24 +166,32 @@ def in_order(builder: DPODatasetBuilderFromComparisons, epochs: int) -> list[tin
 def trl_steps(
     folder: Path, chosen: argparse.Namespace, data: list[tinker.Datum], tokenizer: Tokenizer
 ) -> dict[str, Any]:
-    model = resolve(chosen.model)
-    adapter = Adapter.initialised(ModelSpec.from_folder(model), LORA, device=torch.device("cpu"))
-    save_adapter(
-        adapter, folder / "adapter", chosen.model
-    )  # the weights that our run began with: the seed is the same
-    settings = {**HYPERPARAMETERS, "beta": BETA, "batch_size": chosen.batch_size, "model": str(model)}
-    (folder / "settings.json").write_text(json.dumps({**settings, "threads": chosen.threads}))
-    pairs = [
+    options = {**HYPERPARAMETERS, "batch_size": chosen.batch_size, "threads": chosen.threads}
+    write_for_trl(folder, chosen.model, LORA, options, text_pairs(data, tokenizer))
+    subprocess.run([chosen.trl_python, str(TRL_WORKER), str(folder)], check=True)
+    return json.loads((folder / "trl.json").read_text())
+
+
+def write_for_trl(
+    folder: Path, model: str, lora: LoraSpec, options: dict[str, Any], pairs: list[dict[str, str]]
+) -> None:
+    """All that TRL's worker reads. Its adapter begins with the weights of our run: the seed is the same."""
+    source = resolve(model)
+    adapter = Adapter.initialised(ModelSpec.from_folder(source), lora, device=torch.device("cpu"))
+    save_adapter(adapter, folder / "adapter", model)
+    settings = {**options, "beta": BETA, "model": str(source)}
+    (folder / "settings.json").write_text(json.dumps(settings))
+    (folder / "pairs.json").write_text(json.dumps(pairs))
+
+
+def text_pairs(data: list[tinker.Datum], tokenizer: Tokenizer) -> list[dict[str, str]]:
+    return [
         {
             name: tokenizer.decode(tokens)
             for name, tokens in zip(("prompt", "chosen", "rejected"), _parts(*both), strict=True)
         }
         for both in zip(data[0::2], data[1::2], strict=True)
     ]
-    (folder / "pairs.json").write_text(json.dumps(pairs))
-    worker = Path(__file__).parent / "trl_dpo_worker.py"
-    subprocess.run([chosen.trl_python, str(worker), str(folder)], check=True)
-    return json.loads((folder / "trl.json").read_text())
 
 
 def same_tokens(data: list[tinker.Datum], theirs: list[dict[str, list[int]]]) -> int:

@@ -21,12 +21,16 @@ REWARD_OF_LOOP = "reward/total"
 LOSSES = ("importance_sampling", "cispo", "dro", "gspo")
 LOSS_RUNS = {"tiny_arithmetic": "ppo"} | {f"tiny_arithmetic_{loss}": loss for loss in LOSSES}
 SMOLLM2 = ["model_name=HuggingFaceTB/SmolLM2-135M-Instruct", "batch_size=16", "learning_rate=1e-3"]
-BARE = "include_fewshot=False,format_coef=0.0"
 ONE_DIGIT = [
-    f"env_options=largest=9,{BARE}",
+    SMOLLM2[0],
+    "env_options=largest=9,include_fewshot=False",
+    "batch_size=12",
+    "learning_rate=1e-3",
+    "lr_schedule=cosine",
+    "max_steps=11",
     "max_tokens=12",
     "test_size=60",
-    "eval_every=8",
+    "eval_every=11",
     "eval_temperature=0.0",
 ]
 TWO_DIGITS = ["env_options=largest=99,restate=True", "max_tokens=14", "batch_size=16", "learning_rate=5e-4"]
@@ -52,8 +56,8 @@ ARGUMENTS: dict[str, list[str]] = {
         "env_options=task_options.kinds=letters,task_options.longest=3",
         "max_steps=50",
     ],
-    "smollm2_addition": [*SMOLLM2, "env=addition", *ONE_DIGIT, "max_steps=8"],
-    "smollm2_multiplication": [*SMOLLM2, "env=multiplication", *ONE_DIGIT, "max_steps=8"],
+    "smollm2_addition": ["env=addition", *ONE_DIGIT],
+    "smollm2_multiplication": ["env=multiplication", *ONE_DIGIT],
     "smollm2_two_digit_addition": [SMOLLM2[0], "env=addition", *TWO_DIGITS, "max_steps=60", "eval_every=30"],
     "smollm2_chain_sum": [
         *SMOLLM2,

@@ -1,4 +1,4 @@
-"""TRL's DPO on pairs that `preference_trl` hands over. Runs in an environment of its own, with trl and peft:
+"""TRL's DPO on pairs that others hand over (`preference_trl`, `pairs`). Runs in an environment with trl and peft:
 
     python trl_dpo_worker.py FOLDER      reads settings.json, pairs.json and adapter/, writes trl.json
 
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from datasets import Dataset  # pyright: ignore[reportMissingImports]
 from peft import PeftModel
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import DPOConfig, DPOTrainer  # pyright: ignore[reportMissingImports]
 
 
@@ -34,6 +34,14 @@ class RecordingTrainer(DPOTrainer):
 
 
 def main(folder: Path) -> None:
+    trainer = make_trainer(folder)
+    trainer.train()
+    (folder / "trl.json").write_text(json.dumps(report(trainer)))
+
+
+def make_trainer(
+    folder: Path, *callbacks: TrainerCallback, checkpointing: bool = False
+) -> "RecordingTrainer":
     settings = json.loads((folder / "settings.json").read_text())
     torch.set_num_threads(settings["threads"])
     pairs = json.loads((folder / "pairs.json").read_text())
@@ -55,20 +63,19 @@ def main(folder: Path) -> None:
         train_sampling_strategy="sequential",
         bf16=False,
         use_cpu=True,
-        gradient_checkpointing=False,
+        gradient_checkpointing=checkpointing,
         logging_steps=1,
         save_strategy="no",
         report_to="none",
         seed=0,
     )
-    trainer = RecordingTrainer(
+    return RecordingTrainer(
         model=PeftModel.from_pretrained(model, folder / "adapter", is_trainable=True),
         args=arguments,
         train_dataset=Dataset.from_list(pairs),
         processing_class=AutoTokenizer.from_pretrained(settings["model"]),
+        callbacks=list(callbacks),
     )
-    trainer.train()
-    (folder / "trl.json").write_text(json.dumps(report(trainer)))
 
 
 def report(trainer: RecordingTrainer) -> dict[str, Any]:
