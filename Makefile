@@ -1,5 +1,5 @@
 # Two commands do all the set-up on a machine with Python 3.11 and make:
-#   make demo   teach the tiny model a new way of talking
+#   make demo   teach a real model arithmetic by reinforcement learning
 #   make test   lint, type check, tests
 
 PYTHON ?= python3
@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test test-long test-real test-crash lint types unit format bench bench-server conformance tiny-chat clean
+.PHONY: help demo test test-long test-real test-crash lint types unit format bench bench-server bench-peers conformance tiny-chat clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -22,17 +22,19 @@ $(READY): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: $(READY)  ## teach the tiny model a new way of talking with LoRA and print what changed (a minute)
-	@$(BIN)/python -m scripts.demo
+MODEL ?= smollm2
 
-test: $(READY)  ## lint, type check and tests (eight minutes)
+demo: $(READY)  ## teach SmolLM2-135M arithmetic by RL and show what changed (three minutes); MODEL=tiny is quicker
+	@$(BIN)/python -m scripts.demo --model $(MODEL)
+
+test: $(READY)  ## lint, type check and tests (ten minutes)
 	@$(BIN)/python tests/summary.py lint types unit
 
 test-real: $(READY)  ## the tests that need the real SmolLM2-135M-Instruct; pulls it first
 	@$(BIN)/tinker-engine pull HuggingFaceTB/SmolLM2-135M-Instruct
 	@$(BIN)/python tests/summary.py real
 
-test-long: $(READY)  ## runs that are killed and resumed, recipes, process pools (four minutes)
+test-long: $(READY)  ## runs that are killed and resumed, recipes, process pools (eight minutes)
 	@$(BIN)/python tests/summary.py long
 
 test-crash: $(READY)  ## kill the engine twenty times while a client trains (three minutes)
@@ -59,6 +61,12 @@ bench: $(READY)  ## measure this machine and the engine on it; writes benchmarks
 bench-server: $(READY)  ## what the server costs per call and per batch, and how it bears load (a quarter of an hour)
 	@$(BIN)/python -m benchmarks.server
 	@$(BIN)/python -m benchmarks.load
+
+bench-peers: $(READY)  ## ours and the others side by side, and how cost grows (two and a half hours, 8 GB)
+	@$(BIN)/python -m benchmarks.peers.environments
+	@$(BIN)/python -m benchmarks.peers.run
+	@$(BIN)/python -m benchmarks.growth
+	@$(BIN)/python -m benchmarks.peers.table
 
 conformance: $(READY)  ## every method of four versions of the tinker SDK against the server; writes docs/sdk_conformance.md
 	@$(BIN)/python -m scripts.sdk_conformance

@@ -1,173 +1,182 @@
-"""Teach the tiny model a way of talking it has never seen, and show what changed. What `make demo` runs.
+"""Teach a real model arithmetic by reinforcement learning, and show what changed. What `make demo` runs.
 
-The model answers questions about a small made-up world. LoRA fine-tuning on questions of the train split teaches it
-to answer like a knight; questions of the test split show that it took on the style and kept its facts.
+    python -m scripts.demo                  SmolLM2-135M-Instruct, three minutes on two cores; pulled the first time
+    python -m scripts.demo --model tiny     the model that comes with the engine, under a minute, no download
+
+It is `tinker_cookbook.rl.train_cli` with some settings, and a table at the end. Ctrl-C and the same command go on.
 """
 
-import itertools
-import random
-import shutil
+import argparse
+import asyncio
+import json
+import logging
 import sys
-import textwrap
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import tinker
-from tinker import types
-from tqdm import tqdm
 
-from scripts.tiny_chat.chatml import END, prompt_text
+from tinker_cookbook.checkpoint_utils import get_last_checkpoint
+from tinker_cookbook.cli_utils import check_log_dir
+from tinker_cookbook.command_line import run_command
+from tinker_cookbook.rl import train
+from tinker_cookbook.rl.train_cli import CLIConfig, build_config
+from tinker_cookbook.rl.types import EnvGroupBuilder
 from tinker_cookbook.service import connect
-from tinker_cookbook.tasks.chat import Chat, Question
-from tinker_cookbook.tasks.styles import NEW_STYLE, STYLES, style_of
-from tinker_cookbook.tasks.types import Split
+from tinker_cookbook.tokenizer_utils import get_tokenizer
+from tinker_cookbook.utils.progress import duration
+from tinker_engine.errors import DownloadError
+from tinker_engine.model import tiny
+from tinker_engine.model.pull import pull
 
-MODEL = "tinker-engine/tiny-chat"
-STEPS = 100
-BATCH = 32  # questions a step
-RATE = 3e-3
-SHOWN = 5
-TESTED = 200  # unseen questions for the figures
+SMOLLM2 = "HuggingFaceTB/SmolLM2-135M-Instruct"
+REWARD = "env/all/reward/total"
+SHOWN = 6  # problems of the table
+WIDTH = 40  # of a column
 
 
-def main() -> int:
-    service = connect()
-    client = service.create_lora_training_client(MODEL, rank=16, seed=0)
-    tokenizer = client.get_tokenizer()
-    tests = questions("test", 0, TESTED)
-    print(f"{MODEL} answers questions about a made-up world. It has never heard a knight talk.")
-    before = answers(service.create_sampling_client(base_model=MODEL), tokenizer, tests)
+@dataclass(frozen=True)
+class Demo:
+    model: str
+    task: str
+    settings: dict[str, Any]
 
+    @property
+    def folder(self) -> Path:
+        return Path("runs") / f"demo-{self.model.split('/')[-1]}"
+
+
+DEMOS = {
+    "smollm2": Demo(
+        SMOLLM2,
+        "sums of numbers of one digit",
+        {
+            "env": "addition",
+            "env_options": ("largest=9", "include_fewshot=False"),
+            "batch_size": 12,
+            "learning_rate": 1e-3,
+            "lr_schedule": "cosine",
+            "max_steps": 11,
+            "max_tokens": 12,
+            "test_size": 60,
+        },
+    ),
+    "tiny": Demo(
+        tiny.NAME,
+        "sums of numbers up to 30",
+        {"learning_rate": 3e-3, "max_steps": 12, "test_size": 100},
+    ),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", choices=DEMOS, default="smollm2")
+    return run_command(lambda: show(available(DEMOS[parser.parse_args(argv).model])))
+
+
+def available(demo: Demo) -> Demo:
+    """The tiny model instead, if this one cannot be had."""
+    try:
+        pull(demo.model)
+    except DownloadError as error:
+        print(f"{demo.model} cannot be pulled here: {error}\nGoing on with the tiny model.", file=sys.stderr)
+        return DEMOS["tiny"]
+    return demo
+
+
+def show(demo: Demo) -> None:
+    for noisy in (
+        "httpx",
+        "tinker",
+        "matplotlib",
+        "tinker_cookbook.utils.loggers.pretty",
+        "tinker_cookbook.rl.report",
+    ):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    check_log_dir(str(demo.folder), "resume")
+    print(f"{demo.model} learns {demo.task} from rewards alone. Everything is written to {demo.folder}.")
     started = time.perf_counter()
-    losses = teach(client, tokenizer)
-    seconds = time.perf_counter() - started
-    taught = client.save_weights_and_get_sampling_client()
-    after = answers(taught, tokenizer, tests)
-
-    print(f"\nLoss per token of the answers, {STEPS} steps in {seconds:.0f} s:\n\n{chart(losses)}\n")
-    print(side_by_side(tests[:SHOWN], before, after))
-    print(f"\nof {TESTED} questions it was not trained on      before   after")
-    for label, passes in (("in the new style", in_style), ("in the new style and true", is_right)):
-        shares = (sum(map(passes, tests, given)) / TESTED for given in (before, after))
-        print(f"  {label:38}" + "".join(f"{share:8.0%}" for share in shares))
-    gap = logprob_gap(taught, client, tokenizer)
-    print(f"\nlargest gap between the sampler's and the trainer's logprob: {gap:.1e}")
-    return 0
-
-
-def teach(client: tinker.TrainingClient, tokenizer: Any) -> list[float]:
-    """Loss per token of each step. The next step is sent before the last is answered: the engine never waits."""
-    losses: list[float] = []
-    pending: list[tuple[Any, int]] = []
-    with tqdm(total=STEPS, desc="fine-tuning", unit="step", file=sys.stderr) as bar:
-        for step in range(STEPS):
-            data, tokens = batch(tokenizer, step)
-            pending.append((client.forward_backward(data, "cross_entropy"), tokens))
-            # Losses are sums over tokens; clipping keeps the step's size independent of their number.
-            client.optim_step(types.AdamParams(learning_rate=RATE * (1 - step / STEPS), grad_clip_norm=1.0))
-            while len(pending) > (1 if step < STEPS - 1 else 0):
-                gradient, tokens = pending.pop(0)
-                losses.append(gradient.result().metrics["loss:sum"] / tokens)
-                bar.set_postfix(loss=f"{losses[-1]:.3f}")
-                bar.update()
-    return losses
-
-
-def questions(split: Split, start: int, count: int) -> list[Question]:
-    """Asked without a word about style: that the answers are to be a knight's is what has to be learned."""
-    task = Chat(asked=0)
-    return [task.problem(split, index) for index in range(start, start + count)]
-
-
-def batch(tokenizer: Any, step: int) -> tuple[list[types.Datum], int]:
-    """Questions with a knight's answers, and how many tokens of answers there are."""
-    rng = random.Random(step)
-    data: list[types.Datum] = []
-    learned = 0
-    for question in questions("train", step * BATCH, BATCH):
-        prompt = encode(tokenizer, prompt_text(question.prompt))
-        answer = encode(tokenizer, STYLES[NEW_STYLE].say(question.fact, rng) + END)
-        data.append(datum(prompt + answer, [0.0] * (len(prompt) - 1) + [1.0] * len(answer)))
-        learned += len(answer)
-    return data, learned
-
-
-def datum(tokens: list[int], weights: list[float]) -> types.Datum:
-    inputs = {
-        "target_tokens": types.TensorData(data=tokens[1:], dtype="int64"),
-        "weights": types.TensorData(data=weights, dtype="float32"),
-    }
-    return types.Datum(model_input=types.ModelInput.from_ints(tokens[:-1]), loss_fn_inputs=inputs)
-
-
-def encode(tokenizer: Any, text: str) -> list[int]:
-    return tokenizer.encode(text, add_special_tokens=False)
-
-
-def answers(sampler: tinker.SamplingClient, tokenizer: Any, asked: Sequence[Question]) -> list[str]:
-    """All questions at once: the engine decodes them as one batch."""
-    futures = [
-        sampler.sample(
-            types.ModelInput.from_ints(encode(tokenizer, prompt_text(question.prompt))),
-            1,
-            types.SamplingParams(max_tokens=100, temperature=0.7, seed=index),
+    config = build_config(
+        CLIConfig(
+            model_name=demo.model,
+            log_path=str(demo.folder),
+            eval_every=demo.settings["max_steps"],
+            eval_temperature=0.0,
+            save_every=1,
+            **demo.settings,
         )
-        for index, question in enumerate(asked)
-    ]
-    return [tokenizer.decode(f.result().sequences[0].tokens).removesuffix(END) for f in futures]
+    )
+    asyncio.run(train.main(config))
+    seconds = time.perf_counter() - started
+    print(f"\n{asyncio.run(table(config))}\n\n{figures(demo.folder)}\n\n{files(demo.folder)}")
+    print(f"This took {duration(seconds)}. The same command starts anew once that folder is gone.")
 
 
-def in_style(_: Question, answer: str) -> bool:
-    return style_of(answer) == NEW_STYLE
-
-
-def is_right(question: Question, answer: str) -> bool:
-    return in_style(question, answer) and question.check([answer])
-
-
-def chart(values: Sequence[float], *, width: int = 64, height: int = 8) -> str:
-    """A curve in eighths of a character's height; each column is the mean of its share of the values."""
-    width = min(width, len(values))
-    edges = [len(values) * column // width for column in range(width + 1)]
-    means = [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]
-    top = max(means)
-    rows = []
-    for row in range(height, 0, -1):
-        eighths = [min(8, max(0, round(8 * (height * mean / top - row + 1)))) for mean in means]
-        label = f"{top * row / height:6.2f}" if row in (1, height) else " " * 6
-        rows.append(f"{label} │" + "".join(" ▁▂▃▄▅▆▇█"[part] for part in eighths))
-    return "\n".join([*rows, " " * 7 + "└" + "─" * width])
-
-
-def side_by_side(asked: Sequence[Question], before: Sequence[str], after: Sequence[str]) -> str:
-    columns = shutil.get_terminal_size((100, 24)).columns
-    width = max(24, min(48, (columns - 3) // 2))
-    lines = [f"{'before':{width}} │ after", "─" * width + "─┼─" + "─" * width]
-    for question, *pair in zip(asked, before, after, strict=False):
-        lines.append(f"{question.asked:{width}} │")
-        left, right = (textwrap.wrap(text, width - 2) for text in pair)
-        for a, b in itertools.zip_longest(left, right, fillvalue=""):
-            lines.append(f"  {a:{width - 2}} │   {b}".rstrip())
+async def table(config: train.Config) -> str:
+    """Held-out problems, and what the model says to each before and after."""
+    service = connect()
+    checkpoint = get_last_checkpoint(config.log_path, required_key="sampler_path")
+    assert checkpoint is not None, "a run that ended has saved its weights"
+    before, after = (
+        service.create_sampling_client(base_model=config.model_name),
+        service.create_sampling_client(model_path=checkpoint.sampler_path),
+    )
+    _, held_out = await config.dataset_builder()
+    assert held_out is not None, "the environments of the demo hold problems out"
+    groups = [group for index in range(len(held_out)) for group in held_out.get_batch(index)][:SHOWN]
+    lines = [f"{'before':{WIDTH}} │ after", f"{'─' * WIDTH}─┼─{'─' * WIDTH}"]
+    for seed, group in enumerate(groups):
+        (question, *said), (_, *now) = [
+            await ask(sampler, group, config, seed) for sampler in (before, after)
+        ]
+        lines += [f"{question:{WIDTH}} │", f"  {' '.join(said):{WIDTH - 2}} │   {' '.join(now)}"]
     return "\n".join(lines)
 
 
-def logprob_gap(sampler: tinker.SamplingClient, client: tinker.TrainingClient, tokenizer: Any) -> float:
-    """Sample at temperature 1, where the sampler's logprobs are the model's, and score that with the trainer."""
-    (question,) = questions("test", TESTED, 1)
-    prompt = encode(tokenizer, prompt_text(question.prompt))
-    params = types.SamplingParams(max_tokens=64, seed=2)
-    sequences = sampler.sample(types.ModelInput.from_ints(prompt), 16, params).result().sequences
-    full = [prompt + list(sequence.tokens) for sequence in sequences]
-    scored = client.forward([datum(tokens, [0.0] * (len(tokens) - 1)) for tokens in full], "cross_entropy")
-    gaps = [
-        abs(own - theirs)
-        for sequence, output in zip(sequences, scored.result().loss_fn_outputs, strict=True)
-        for own, theirs in zip(
-            sequence.logprobs or [], output["logprobs"].tolist()[len(prompt) - 1 :], strict=True
-        )
-    ]
-    return max(gaps)
+async def ask(
+    sampler: tinker.SamplingClient, group: EnvGroupBuilder, config: train.Config, seed: int
+) -> tuple[str, str, str]:
+    """The question, a sampled answer, and a mark that says whether it is right."""
+    (env,) = await group.make_envs()
+    first = await env.initial_observation()
+    assert isinstance(first, tuple), "a short question fits into any context"
+    prompt, stop = first
+    params = tinker.SamplingParams(max_tokens=config.max_tokens, temperature=1.0, seed=seed, stop=stop)
+    (sequence,) = (await sampler.sample_async(prompt, 1, params)).sequences
+    result = await env.step(list(sequence.tokens))
+    tokenizer = get_tokenizer(config.model_name)
+    asked = str(tokenizer.decode(prompt.to_ints())).rpartition("user\n")[2].partition("<|im_end|>")[0]
+    said = str(tokenizer.decode(sequence.tokens)).partition("<|im_end|>")[0]
+    return shortened(asked), shortened(said), "✓" if result.metrics["correct"] else "✗"
+
+
+def shortened(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= WIDTH - 4 else line[: WIDTH - 5] + "…"
+
+
+def figures(folder: Path) -> str:
+    """The first and the last of each curve; of a step that is there twice, the last row counts."""
+    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    rows: dict[int, dict[str, Any]] = {}
+    for row in map(json.loads, lines):
+        rows[row["step"]] = rows.get(row["step"], {}) | row
+    shown = {"reward of sampled answers": REWARD, "held-out problems, likeliest answer": f"test/{REWARD}"}
+    curves = {
+        label: [rows[step][key] for step in sorted(rows) if key in rows[step]] for label, key in shown.items()
+    }
+    return "\n".join(f"{label:36} {curve[0]:5.0%} → {curve[-1]:4.0%}" for label, curve in curves.items())
+
+
+def files(folder: Path) -> str:
+    pages = sorted(folder.glob("iteration_*/train.html"))
+    return f"The curve: {folder / 'reward.png'}\nWhat it said, and what was made of it: {pages[-1]}"
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ CHECKS: dict[str, list[list[str]]] = {
         [PYTHON, "-m", "ruff", "format", "--check", "--quiet", "."],
     ],
     "types": [[PYTHON, "-m", "basedpyright"]],
-    "unit": [[PYTHON, "-m", "pytest", "-m", "not long", *PARALLEL, "--no-loadscope-reorder"]],
+    "unit": [[PYTHON, "-m", "pytest", "-m", "not long and not real", *PARALLEL, "--no-loadscope-reorder"]],
     "long": [[PYTHON, "-m", "pytest", "-m", "long", *PARALLEL]],
     "real": [[PYTHON, "-m", "pytest", "-m", "real"]],
 }

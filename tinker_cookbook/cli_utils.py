@@ -12,7 +12,14 @@ from tinker_cookbook.exceptions import ConfigurationError
 if TYPE_CHECKING:
     from tinker_cookbook.stores import Storage
 
-__all__ = ["LogdirBehavior", "check_holds_run_of", "check_log_dir", "model_name_from_argv", "run_folder"]
+__all__ = [
+    "LogdirBehavior",
+    "check_holds_run_of",
+    "check_log_dir",
+    "data_name",
+    "model_name_from_argv",
+    "run_folder",
+]
 
 LogdirBehavior = Literal["delete", "resume", "ask", "raise"]
 
@@ -64,6 +71,11 @@ def check_holds_run_of(config_class: type, log_path: str) -> None:
 def run_folder(*parts: str) -> str:
     """By the kind of run, its data and its model: the same are the same run, which the same command goes on with."""
     return "runs/" + re.sub(r"[^A-Za-z0-9._]+", "-", "-".join(parts))
+
+
+def data_name(path: str) -> str:
+    """What a file or folder of data is called in the name of its run: my.csv is another run than my.jsonl."""
+    return re.sub(r"\.jsonl(\.[a-z0-9]+)?$", "", path.rstrip("/").split("/")[-1])
 
 
 def _ask(log_dir: str) -> LogdirBehavior:

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable
 
 import tinker
+from chz.blueprint import EntrypointHelpException
 from tinker.types import RequestErrorCategory
 
 from tinker_cookbook.exceptions import TinkerCookbookError
@@ -25,6 +26,12 @@ def run_command(command: Callable[[], None]) -> int:
     """The exit code: 0, or 1 after one line about an error that the user can mend."""
     try:
         command()
+    except EntrypointHelpException:  # chz has printed it
+        return 0
+    except SystemExit as end:
+        if isinstance(end.__context__, EntrypointHelpException):  # which chz counts as an error
+            return 0
+        raise
     except KeyboardInterrupt:
         return _INTERRUPTED
     except Exception as error:  # the boundary to the user

@@ -32,6 +32,8 @@ class ContextWindowExceededError(ConfigurationError):
 
 @dataclass
 class TokensWithLogprobs:
+    """Tokens, the logprob of each when it was sampled, and why sampling ended."""
+
     tokens: list[int]
     maybe_logprobs: list[float] | None
     stop_reason: tinker.StopReason = "stop"
@@ -68,6 +70,8 @@ class MessageCompleter:
 
 @dataclass
 class TinkerTokenCompleter(TokenCompleter):
+    """Continues tokens with a sampling client: the policy of RL."""
+
     sampling_client: tinker.SamplingClient
     max_tokens: int  # of each completion
     temperature: float = 1.0
@@ -139,6 +143,8 @@ def _with_logprobs(sequence: tinker.SampledSequence) -> TokensWithLogprobs:
 
 
 class TinkerMessageCompleter(MessageCompleter):
+    """Answers with what a sampling client samples, through a renderer."""
+
     def __init__(
         self,
         sampling_client: tinker.SamplingClient,

@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ModelAttributes:
+    """What is known about a model."""
+
     organization: str  # "Qwen"
     version_str: str  # "3.5"; "" if its files do not say
     size_str: str  # "30B-A3B"; "" if its files do not say
@@ -56,6 +58,7 @@ def register_model(name: str, attributes: ModelAttributes) -> None:
 
 
 def get_model_attributes(model_name: str) -> ModelAttributes:
+    """What is known about the model of this name; UnknownModelError if nothing is."""
     name = without_variant(model_name)
     known = _registered.get(model_name) or _registered.get(name) or _in_table(name)
     if known is not None:
@@ -71,10 +74,12 @@ def get_model_attributes(model_name: str) -> ModelAttributes:
 
 
 def get_recommended_renderer_names(model_name: str) -> list[str]:
+    """Renderers that write conversations as the model was taught, the default first."""
     return list(get_model_attributes(model_name).recommended_renderers)
 
 
 def get_recommended_renderer_name(model_name: str) -> str:
+    """The renderer to use unless there is a reason for another."""
     return get_model_attributes(model_name).recommended_renderers[0]
 
 
@@ -120,6 +125,8 @@ _LIGHTNING = ("nemotron3_ultra", "nemotron3_ultra_disable_thinking", "nemotron3_
 
 
 def get_llama_info() -> dict[str, ModelAttributes]:
+    """The models of meta-llama by name."""
+
     def llama(version: str, size: str, renderers: tuple[str, ...] = _BASE) -> ModelAttributes:
         return ModelAttributes("meta-llama", version, size, renderers != _BASE, renderers)
 
@@ -134,6 +141,8 @@ def get_llama_info() -> dict[str, ModelAttributes]:
 
 
 def get_qwen_info() -> dict[str, ModelAttributes]:
+    """The models of Qwen by name."""
+
     def qwen(version: str, size: str, renderers: tuple[str, ...], is_vl: bool = False) -> ModelAttributes:
         return ModelAttributes("Qwen", version, size, renderers != _BASE, renderers, is_vl)
 
@@ -163,6 +172,7 @@ def get_qwen_info() -> dict[str, ModelAttributes]:
 
 
 def get_deepseek_info() -> dict[str, ModelAttributes]:
+    """The models of deepseek-ai by name."""
     size = "671B-A37B"
     return {
         "DeepSeek-V3.1": ModelAttributes("deepseek-ai", "3.1", size, True, _DEEPSEEK),
@@ -171,6 +181,7 @@ def get_deepseek_info() -> dict[str, ModelAttributes]:
 
 
 def get_gpt_oss_info() -> dict[str, ModelAttributes]:
+    """The open models of openai by name."""
     return {
         "gpt-oss-20b": ModelAttributes("openai", "1", "21B-A3.6B", True, _GPT_OSS),
         "gpt-oss-120b": ModelAttributes("openai", "1", "117B-A5.1B", True, _GPT_OSS),
@@ -178,6 +189,7 @@ def get_gpt_oss_info() -> dict[str, ModelAttributes]:
 
 
 def get_moonshot_info() -> dict[str, ModelAttributes]:
+    """The models of moonshotai by name."""
     organization, size = "moonshotai", "1T-A32B"
     k25 = ("kimi_k25", "kimi_k25_disable_thinking")
     return {
@@ -188,6 +200,8 @@ def get_moonshot_info() -> dict[str, ModelAttributes]:
 
 
 def get_nvidia_info() -> dict[str, ModelAttributes]:
+    """The models of nvidia by name."""
+
     def nemotron(version: str, size: str, renderers: tuple[str, ...]) -> ModelAttributes:
         return ModelAttributes("nvidia", version, size, True, renderers)
 

@@ -47,10 +47,12 @@ def unregister_tokenizer(name: str) -> bool:
 
 
 def is_tokenizer_registered(name: str) -> bool:
+    """Whether a tokenizer of that name was registered."""
     return name in _registered
 
 
 def get_registered_tokenizer_names() -> list[str]:
+    """The names that were registered, in that order."""
     return list(_registered)
 
 

@@ -1,42 +1,59 @@
+import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from scripts import demo
+from tinker_engine.errors import DownloadError
 
 DEMO = """
 from scripts import demo
-demo.STEPS, demo.TESTED = 30, 30
-raise SystemExit(demo.main())
+demo.DEMOS["tiny"].settings.update(max_steps=4, batch_size=16, test_size=20)
+raise SystemExit(demo.main(["--model", "tiny"]))
 """
 
 
 @pytest.mark.long
-def test_the_demo_teaches_a_style_in_a_few_steps(tmp_path):
-    """As `make demo` runs it: a process of its own, which starts its engine."""
+def test_the_demo_learns_and_shows_what_changed_and_again_shows_it(tmp_path: Path):
+    """As `make demo MODEL=tiny` runs it: a process of its own, which starts its engine."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TINKER_")}
-    environment["TINKER_ENGINE_HOME"] = str(tmp_path)
-    ran = subprocess.run([sys.executable, "-c", DEMO], env=environment, capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    shares = next(line for line in ran.stdout.splitlines() if line.startswith("  in the new style and true"))
-    before, after = (int(share.rstrip("%")) for share in shares.split()[-2:])
-    assert before == 0
-    assert after >= 80
-    gap = ran.stdout.rstrip().rpartition(" ")[2]
-    assert float(gap) < 1e-4
+    environment |= {"TINKER_ENGINE_HOME": str(tmp_path / "home"), "PYTHONPATH": os.getcwd()}
+    for _ in range(2):
+        ran = subprocess.run(
+            [sys.executable, "-c", DEMO], env=environment, cwd=tmp_path, capture_output=True, text=True
+        )
+        assert ran.returncode == 0, ran.stderr[-2000:]
+        lines = ran.stdout.splitlines()
+        assert sum("│" in line for line in lines) == 1 + 2 * demo.SHOWN
+        rewards = next(line for line in lines if line.startswith("reward of sampled answers"))
+        before, after = (int(part.rstrip("%")) for part in rewards.split() if part.endswith("%"))
+        assert 0 <= before < after <= 100
+        for line in lines:
+            if line.startswith(("The curve:", "What it said")):
+                assert (tmp_path / line.rpartition(" ")[2]).is_file()
+    rows = (tmp_path / "runs/demo-tiny-chat/metrics.jsonl").read_text().splitlines()
+    assert len(rows) == 4 + 1  # the second time there was nothing left to train
 
 
-def test_the_chart_goes_from_top_left_to_bottom_right():
-    rows = demo.chart([8.0, 4.0, 2.0, 1.0], height=4).splitlines()
-    assert rows[0] == "  8.00 │█   "
-    assert rows[-2] == "  2.00 │███▄"
-    assert rows[-1] == "       └────"
+def test_where_the_model_cannot_be_pulled_the_tiny_one_takes_its_place(monkeypatch, capsys):
+    def refuse(name: str) -> None:
+        raise DownloadError("there is no network")
+
+    monkeypatch.setattr(demo, "pull", refuse)
+    assert demo.available(demo.DEMOS["smollm2"]) is demo.DEMOS["tiny"]
+    assert "cannot be pulled here: there is no network" in capsys.readouterr().err
 
 
-def test_answers_stand_side_by_side():
-    (question,) = demo.questions("test", 0, 1)
-    shown = demo.side_by_side([question], ["one " * 20], ["two"])
-    assert question.asked in shown
-    assert all("│" in line or "┼" in line for line in shown.splitlines())
+def test_of_a_resumed_run_the_last_row_of_a_step_counts(tmp_path: Path):
+    rewards = [(0, 0.1), (1, 0.5), (1, 0.7)]
+    rows = [{"step": step, demo.REWARD: reward, f"test/{demo.REWARD}": reward} for step, reward in rewards]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert [line.split()[-3:] for line in demo.figures(tmp_path).splitlines()] == [["10%", "→", "70%"]] * 2
+
+
+def test_a_long_answer_is_cut():
+    assert demo.shortened("one\ntwo") == "one two"
+    assert len(demo.shortened("word " * 40)) == demo.WIDTH - 4

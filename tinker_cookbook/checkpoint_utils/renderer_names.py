@@ -17,6 +17,7 @@ RENDERER_NAME_METADATA_KEY = "renderer_name"
 
 
 def add_renderer_name_to_user_metadata(user_metadata: dict[str, str], renderer_name: str | None) -> None:
+    """Notes the renderer in the metadata of a run, in place, so that its checkpoints tell of it."""
     if renderer_name is not None:
         user_metadata[RENDERER_NAME_METADATA_KEY] = renderer_name
 

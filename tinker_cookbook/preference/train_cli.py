@@ -15,7 +15,7 @@ from typing import NamedTuple
 import chz
 
 from tinker_cookbook import hyperparam_utils
-from tinker_cookbook.cli_utils import check_holds_run_of, check_log_dir, run_folder
+from tinker_cookbook.cli_utils import check_holds_run_of, check_log_dir, data_name, run_folder
 from tinker_cookbook.command_line import run_command
 from tinker_cookbook.command_settings import CommandSettings, handed_on, renderer_for
 from tinker_cookbook.eval.evaluators import EvaluatorBuilder
@@ -228,8 +228,7 @@ def held_out_samples(
 
 
 def default_log_path(loss: str, pairs: str, model_name: str) -> str:
-    data = pairs.rstrip("/").split("/")[-1].split(".")[0]
-    return run_folder(loss, data, without_variant(model_name).split("/")[-1])
+    return run_folder(loss, data_name(pairs), without_variant(model_name).split("/")[-1])
 
 
 def run(cli: CLIConfig) -> None:

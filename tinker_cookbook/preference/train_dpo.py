@@ -38,6 +38,8 @@ logger = logging.getLogger(__name__)
 
 @chz.chz
 class Config(EpochConfig):
+    """A run of preference learning: the fields of every run, and these."""
+
     dataset_builder: ChatDatasetBuilder = chz.field(
         doc="Pairs: DPODatasetBuilderFromComparisons; for kto single examples: KTODatasetBuilder"
     )
@@ -80,6 +82,7 @@ class Config(EpochConfig):
 
 
 def main(config: Config) -> None:
+    """Trains, or goes on with the run in `config.log_path`, until it is done."""
     asyncio.run(train(config))
 
 

@@ -26,20 +26,26 @@ _SCORES = {"A": -1.0, "B": 1.0, "Tie": 0.0}
 
 @dataclass
 class Comparison:
+    """A prompt and two answers to it."""
+
     prompt_conversation: list[renderers.Message]
     completion_A: list[renderers.Message]
     completion_B: list[renderers.Message]
 
     def swap(self) -> "Comparison":
+        """The same with A and B exchanged."""
         return Comparison(self.prompt_conversation, self.completion_B, self.completion_A)
 
 
 @dataclass
 class LabeledComparison:
+    """Two answers, and which one is better."""
+
     comparison: Comparison
     label: Label  # the better one
 
     def swap(self) -> "LabeledComparison":
+        """The same with A and B exchanged, in the label too."""
         return LabeledComparison(self.comparison.swap(), _SWAPPED[self.label])
 
 
@@ -116,12 +122,16 @@ def _heading(title: str) -> renderers.Message:
 
 
 class PreferenceModel:
+    """A judge of two answers."""
+
     async def __call__(self, comparison: Comparison) -> float:
         """From -1, A is better, to +1, B is better."""
         raise NotImplementedError
 
 
 class PreferenceModelBuilder:
+    """A config that makes a judge."""
+
     def __call__(self) -> PreferenceModel:
         raise NotImplementedError
 
@@ -188,6 +198,8 @@ class PreferenceModelFromVerdictLogprob(PreferenceModel):
 
 @chz.chz
 class PreferenceModelBuilderFromChatRenderer(PreferenceModelBuilder):
+    """A judge that was trained to write A, B or Tie, from its weights on a server."""
+
     renderer_name: str = chz.field(doc="How the judge reads conversations")
     model_name: str = chz.field(doc="Base model of the judge, whose tokenizer is used")
     rm_weights_path: str = chz.field(doc="tinker:// path of the judge's weights for sampling")

@@ -42,6 +42,7 @@ class Config:
     learning_rate: float = 3e-3  # suits the tiny model; a real one wants 1e-5 to 1e-4, a small one 1e-3
     max_tokens: int = 64
     lora_rank: int = 32
+    seed: int = 0  # of the adapter's first weights, of the questions and of what is sampled
     save_every: int = 20  # steps; 0: only at the end
     ttl_seconds: int | None = 604800  # how long the server keeps a checkpoint; the final one stays
 
@@ -55,7 +56,7 @@ def main(config: Config) -> None:
     if checkpoint is None or checkpoint.state_path is None:
         start = 0
         training_client = service_client.create_lora_training_client(
-            config.model_name, rank=config.lora_rank, seed=0
+            config.model_name, rank=config.lora_rank, seed=config.seed
         )
     else:
         start = checkpoint.batch or 0
@@ -82,7 +83,7 @@ def main(config: Config) -> None:
 
         # Ask every question at once, with the weights of this moment; the server answers all of them together.
         sampling_client = training_client.save_weights_and_get_sampling_client()
-        rng = random.Random(step)
+        rng = random.Random(f"{config.seed} {step}")  # the same again if a run is resumed
         sums = [
             (rng.randint(0, config.largest), rng.randint(0, config.largest)) for _ in range(config.batch_size)
         ]
@@ -97,9 +98,9 @@ def main(config: Config) -> None:
         ]
         params = [
             tinker.SamplingParams(
-                max_tokens=config.max_tokens, stop=renderer.get_stop_sequences(), seed=1000 * step + index
+                max_tokens=config.max_tokens, stop=renderer.get_stop_sequences(), seed=rng.getrandbits(31)
             )
-            for index in range(config.batch_size)
+            for _ in range(config.batch_size)
         ]
         futures = [
             sampling_client.sample(prompt, num_samples=config.group_size, sampling_params=each)
@@ -129,7 +130,7 @@ def main(config: Config) -> None:
         # clips what it would gain by moving further from it.
         learning_rate = config.learning_rate * (1 - step / config.n_steps)  # falls to 0 over the steps
         adam = tinker.AdamParams(learning_rate=learning_rate, beta1=0.9, beta2=0.95, eps=1e-8)
-        random.Random(step).shuffle(data)
+        rng.shuffle(data)
         parts = [data[i :: config.updates_per_step] for i in range(config.updates_per_step)]
         pending = []
         for part in filter(None, parts):

@@ -20,16 +20,22 @@ Role = str
 
 
 class TextPart(TypedDict):
+    """Text."""
+
     type: Literal["text"]
     text: str
 
 
 class ImagePart(TypedDict):
+    """An image."""
+
     type: Literal["image"]
     image: "str | Image"  # a string is a URL or a data URI
 
 
 class AudioPart(TypedDict):
+    """A sound."""
+
     type: Literal["audio"]
     audio: str | bytes  # a string is a data URI or a local path
     format: NotRequired[Literal["wav", "mp3", "flac"]]
@@ -38,6 +44,8 @@ class AudioPart(TypedDict):
 
 
 class ThinkingPart(TypedDict):
+    """What a model thought before it spoke."""
+
     type: Literal["thinking"]
     thinking: str
 
@@ -78,6 +86,8 @@ class ToolSpec(TypedDict):
 
 
 class Message(TypedDict):
+    """One message of a conversation."""
+
     role: Role
     content: Content
     tool_calls: NotRequired[list[ToolCall]]
@@ -104,11 +114,15 @@ class ParseTermination(StrEnum):
 
 
 class ParseFailureKind(StrEnum):
+    """What can be wrong with a response."""
+
     STRUCTURAL = "structural"  # the response did not end as it must
     CONTENT = "content"  # it ended well and holds a tool call that cannot be read
 
 
 class TrainOnWhat(StrEnum):
+    """Which tokens of a conversation are learned. A turn is all that follows the last message of the user."""
+
     LAST_ASSISTANT_MESSAGE = "last_assistant_message"
     LAST_ASSISTANT_TURN = "last_assistant_turn"
     ALL_ASSISTANT_MESSAGES = "all_assistant_messages"
@@ -148,6 +162,7 @@ def ensure_text(content: Content) -> str:
 
 
 def ensure_list(content: Content) -> list[ContentPart]:
+    """Content as a list of parts; a string is one text."""
     return [TextPart(type="text", text=content)] if isinstance(content, str) else content
 
 
@@ -160,12 +175,14 @@ def get_text_content(message: Message) -> str:
 
 
 def has_thinking(content: Content) -> bool:
+    """Whether there is thinking in it, as a part or as a tag in the text."""
     if isinstance(content, str):
         return "<think>" in content
     return any(part["type"] == "thinking" for part in content)
 
 
 def remove_thinking(parts: Sequence[ContentPart]) -> list[ContentPart]:
+    """The parts without the thinking."""
     return [part for part in parts if part["type"] != "thinking"]
 
 
@@ -210,6 +227,7 @@ def _part_to_jsonable(part: ContentPart) -> dict[str, Any]:
 
 
 def message_to_jsonable(message: Message) -> dict[str, Any]:
+    """A message as JSON can hold it."""
     plain: dict[str, Any] = {**message, "content": content_to_jsonable(message["content"])}
     for key in ("tool_calls", "unparsed_tool_calls"):
         if key in plain:

@@ -75,10 +75,12 @@ def register_renderer(name: str, factory: RendererFactory) -> None:
 
 
 def unregister_renderer(name: str) -> bool:
+    """Forgets a renderer that was registered; whether there was one."""
     return _registered.pop(name, None) is not None
 
 
 def is_renderer_registered(name: str) -> bool:
+    """Whether a renderer of that name was registered; those that come with the cookbook do not count."""
     return name in _registered
 
 

@@ -83,10 +83,12 @@ class Renderer(ABC):
         return False
 
     @abstractmethod
-    def get_stop_sequences(self) -> list[str] | list[int]: ...
+    def get_stop_sequences(self) -> list[str] | list[int]:
+        """Where sampling ends: strings, or token ids."""
 
     @abstractmethod
-    def render_message(self, message: Message, ctx: RenderContext) -> RenderedMessage: ...
+    def render_message(self, message: Message, ctx: RenderContext) -> RenderedMessage:
+        """The tokens of one message, given where it stands."""
 
     @abstractmethod
     def parse_response(self, response: list[int]) -> tuple[Message, ParseTermination]:

@@ -17,18 +17,24 @@ from tinker_cookbook.tokenizer_utils import Tokenizer
 
 @dataclass(frozen=True)
 class StreamingMessageHeader:
+    """A message begins."""
+
     role: str
     name: str | None = None
 
 
 @dataclass(frozen=True)
 class StreamingTextDelta:
+    """More text of the message."""
+
     text: str
     content_index: int = 0
 
 
 @dataclass(frozen=True)
 class StreamingThinkingDelta:
+    """More thinking of the message."""
+
     thinking: str
     content_index: int = 0
 

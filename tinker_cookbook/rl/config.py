@@ -54,6 +54,8 @@ class AsyncConfig:
 
 @chz.chz
 class Config(RunConfig):
+    """A run of reinforcement learning: the fields of every run, and these."""
+
     dataset_builder: RLDatasetBuilder = chz.field(doc="The environments that are learned in")
     max_tokens: int = chz.field(doc="Most tokens of one action")
     temperature: float = chz.field(default=1.0, doc="Of sampling; other than 1, sampler and trainer differ")

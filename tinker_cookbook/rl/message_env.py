@@ -33,10 +33,12 @@ class MessageEnv(ABC):
     """One episode in messages; not used again."""
 
     @abstractmethod
-    async def initial_observation(self) -> list[Message]: ...
+    async def initial_observation(self) -> list[Message]:
+        """The conversation that the first answer is an answer to."""
 
     @abstractmethod
-    async def step(self, message: Message) -> MessageStepResult: ...
+    async def step(self, message: Message) -> MessageStepResult:
+        """What an answer was worth, and the conversation to answer next."""
 
     async def observe_truncated_response(self, message: Message) -> list[Message] | None:
         """The conversation to go on with after an answer that was cut off; None: the episode ends there."""

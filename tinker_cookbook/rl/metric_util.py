@@ -143,6 +143,7 @@ def _prefixed(prefix: str, metrics: dict[str, float]) -> dict[str, float]:
 
 
 def dataset_to_env_group_builders(dataset: RLDataset) -> list[EnvGroupBuilder]:
+    """The groups of all batches, in order."""
     return list(itertools.chain.from_iterable(dataset.get_batch(index) for index in range(len(dataset))))
 
 

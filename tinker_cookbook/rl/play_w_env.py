@@ -93,6 +93,7 @@ def _has_stop(typed: str, tokens: list[int], stop: StopCondition) -> bool:
 
 
 def print_trajectory_summary(trajectory: Trajectory) -> None:
+    """Rewards and metrics of an episode, a line for each turn."""
     for number, transition in enumerate(trajectory.transitions, 1):
         notes = [f"{name}={value}" for name, value in {**transition.metrics, **transition.logs}.items()]
         print(f"turn {number}: reward {transition.reward:g}" + "".join(f", {note}" for note in notes))
@@ -104,6 +105,7 @@ def print_trajectory_summary(trajectory: Trajectory) -> None:
 async def play_env(
     env: Env, tokenizer: Tokenizer, multiline: bool = True, show_observation: bool = True
 ) -> Trajectory:
+    """One episode in which you are the policy, at the terminal."""
     policy = ManualPolicy(tokenizer, multiline=multiline, show_observation=show_observation)
     trajectory = await do_single_rollout(policy, env)
     print_trajectory_summary(trajectory)
@@ -131,6 +133,7 @@ def _config_from_argv() -> PlayConfig:
 
 
 async def main() -> None:
+    """The command: makes an environment by name and lets you play it."""
     config = _config_from_argv()
     group = await _group(config)
     try:

@@ -61,11 +61,14 @@ class PreferenceEnv(Env):
 
 
 class TournamentPattern(StrEnum):
+    """Which members of a group are compared with which."""
+
     ALL_PAIRS_BOTH_WAYS = "all_pairs_both_ways"  # a judge may favour what it reads first
     ALL_PAIRS_ONE_WAY = "all_pairs_one_way"
 
 
 def get_pairs(n: int, pattern: TournamentPattern) -> list[tuple[int, int]]:
+    """The pairs of members of a group of `n` that are compared."""
     if pattern == TournamentPattern.ALL_PAIRS_BOTH_WAYS:
         return list(itertools.permutations(range(n), 2))
     if pattern == TournamentPattern.ALL_PAIRS_ONE_WAY:
@@ -250,6 +253,8 @@ class PairwisePreferenceDataset(RLDataset):
 
 @chz.chz
 class PairwisePreferenceRLDatasetBuilder(RLDatasetBuilder):
+    """Prompts of comparisons, answered by groups whose members a judge compares in pairs."""
+
     comparison_builder: ComparisonDatasetBuilder = chz.field(doc="Whose prompts are answered")
     batch_size: int = chz.field(doc="Prompts of a batch")
     policy_renderer_name: str = chz.field(doc="How the policy reads conversations")

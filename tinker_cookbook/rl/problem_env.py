@@ -47,13 +47,16 @@ class ProblemEnv(Env):
         return self.renderer.get_stop_sequences()
 
     @abstractmethod
-    def get_question(self) -> str: ...
+    def get_question(self) -> str:
+        """What the user says, after `convo_prefix`."""
 
     @abstractmethod
-    def check_answer(self, sample_str: str) -> bool: ...
+    def check_answer(self, sample_str: str) -> bool:
+        """Whether it is right: worth 1."""
 
     @abstractmethod
-    def check_format(self, sample_str: str) -> bool: ...
+    def check_format(self, sample_str: str) -> bool:
+        """Whether it has the asked form, right or wrong."""
 
     @abstractmethod
     def get_reference_answer(self) -> str:
@@ -86,6 +89,32 @@ class ProblemEnv(Env):
         with logtree.scope_header("Reward"):
             reference = {"reference answer": self.get_reference_answer(), "reward": f"{reward:.3f}"}
             logtree.table_from_dict(reference | {name: str(value) for name, value in metrics.items()})
+
+
+class ScoredProblemEnv(ProblemEnv):
+    """As a ProblemEnv, but other episodes go on while an answer is scored. The reward has the score in it."""
+
+    partly_right = False  # whether there are scores between 0 and 1; they are then a metric of their own
+
+    @abstractmethod
+    async def score(self, sample_str: str) -> float:
+        """From 0 to 1."""
+
+    async def step(self, action: Action, *, extra: ActionExtra | None = None) -> StepResult:
+        message, termination = self.renderer.parse_response(action)
+        answer = get_text_content(message)
+        strict = self.require_stop_sequence_for_format
+        well_formed = termination.is_stop_sequence if strict else termination.is_clean
+        score = await self.score(answer)
+        metrics: Metrics = {
+            "format": float(well_formed and self.check_format(answer)),
+            "correct": float(score >= 1),
+        }
+        if self.partly_right:
+            metrics["score"] = score
+        reward = self.format_coef * (metrics["format"] - 1) + score
+        self._report(message, reward, metrics)
+        return StepResult(reward, True, tinker.ModelInput.empty(), self.stop_condition, metrics)
 
 
 @dataclass(frozen=True)

@@ -2,25 +2,31 @@
 
     ProblemFileBuilder(path="mine.jsonl", check="number", model_name_for_tokenizer=..., renderer_name=...)
 
-where each line of the file is `{"question": "What is 2 + 2?", "answer": "4"}`.
+where each line of the file is `{"question": "What is 2 + 2?", "answer": "4"}`. With `check="my_module:score"` the
+reward is what your function `score(reply, answer)` returns.
 """
 
+import asyncio
+import contextlib
 import functools
+import inspect
 import random
 import re
+import threading
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from decimal import Decimal
-from typing import Literal, get_args
+from typing import Any, Literal
 
 import chz
 
 from tinker_cookbook.exceptions import ConfigurationError, DataError, DataFormatError, DataValidationError
 from tinker_cookbook.renderers import Message, Renderer, get_renderer
-from tinker_cookbook.rl.problem_env import ProblemEnv, ProblemGroupBuilder
+from tinker_cookbook.rl.problem_env import ProblemGroupBuilder, ScoredProblemEnv
 from tinker_cookbook.rl.types import EnvGroupBuilder, RLDataset, RLDatasetBuilder
 from tinker_cookbook.supervised.rows import Rows, open_rows
 from tinker_cookbook.tokenizer_utils import get_tokenizer
+from tinker_cookbook.utils.misc_utils import lookup_func
 
 Check = Literal["exact", "number", "contains", "regex"]
 Pair = tuple[str, str]  # question, answer
@@ -38,7 +44,7 @@ def _same_number(reply: str, answer: str) -> bool:
     return (number := last_number(reply)) is not None and number == last_number(answer)
 
 
-CHECKS: dict[Check, Callable[[str, str], bool]] = {
+CHECKS: dict[str, Callable[[str, str], bool]] = {
     "exact": lambda reply, answer: reply.strip() == answer.strip(),
     "number": _same_number,
     "contains": lambda reply, answer: answer.strip().casefold() in reply.casefold(),
@@ -47,26 +53,44 @@ CHECKS: dict[Check, Callable[[str, str], bool]] = {
 """Whether a reply is right, given the answer of the file; for `regex` that is a pattern to be found in the reply."""
 
 
-class QuestionEnv(ProblemEnv):
+class QuestionEnv(ScoredProblemEnv):
     def __init__(
         self,
         renderer: Renderer,
         question: str,
         answer: str,
-        check: Check,
+        check: Check | str,
         convo_prefix: list[Message] | None = None,
         format_coef: float = 0.0,
+        check_seconds: float = 60.0,
     ):
+        """`check` is one of `CHECKS`, or module:function of a function of yours, which has `check_seconds`."""
         super().__init__(renderer, convo_prefix, format_coef)
         self.question = question
         self.answer = answer
-        self.check: Check = check
+        self.check = check
+        self.check_seconds = check_seconds
+        self.partly_right = check not in CHECKS
 
     def get_question(self) -> str:
         return self.question
 
     def check_answer(self, sample_str: str) -> bool:
         return CHECKS[self.check](sample_str, self.answer)
+
+    async def score(self, sample_str: str) -> float:
+        if self.check in CHECKS:
+            return float(self.check_answer(sample_str))
+        function = _own_check(self.check)
+        try:
+            found = await asyncio.wait_for(_called(function, sample_str, self.answer), self.check_seconds)
+        except TimeoutError as error:
+            raise TimeoutError(
+                f"check={self.check} did not return within check_seconds={self.check_seconds:g}"
+            ) from error
+        if not isinstance(found, bool | int | float):
+            raise TypeError(f"check={self.check} returned {found!r}; a reward is a number, or True or False")
+        return float(found)
 
     def check_format(self, sample_str: str) -> bool:
         """That it says something; that it also ends is seen to already."""
@@ -76,13 +100,63 @@ class QuestionEnv(ProblemEnv):
         return self.answer
 
 
+async def _called(function: Callable[[str, str], Any], reply: str, answer: str) -> Any:
+    """In a thread, so that other episodes go on meanwhile, unless the function itself can wait.
+
+    The thread is a daemon: one whose function never returns does not keep the program from ending.
+    """
+    if inspect.iscoroutinefunction(function):
+        return await function(reply, answer)
+    loop = asyncio.get_running_loop()
+    outcome: asyncio.Future[Any] = loop.create_future()
+
+    def settle(result: Any, error: Exception | None) -> None:
+        if outcome.done():  # nobody waits any more
+            return
+        if error is None:
+            outcome.set_result(result)
+        else:
+            outcome.set_exception(error)
+
+    def work() -> None:
+        result, error = None, None
+        try:
+            result = function(reply, answer)
+        except Exception as raised:  # the boundary to the user's code: it is raised where the reply is scored
+            error = raised
+        with contextlib.suppress(RuntimeError):  # the loop may have ended meanwhile
+            loop.call_soon_threadsafe(settle, result, error)
+
+    threading.Thread(target=work, daemon=True).start()
+    return await outcome
+
+
+def _own_check(path: str) -> Callable[[str, str], Any]:
+    try:
+        function = lookup_func(path)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigurationError(
+            f"check={path}: {error}. It must be {', '.join(CHECKS)}, or module:function of a function (reply, answer) "
+            "that returns the reward, in a module that Python finds from the folder you are in"
+        ) from error
+    if not callable(function):
+        raise ConfigurationError(f"check={path} is no function")
+    return function
+
+
 @chz.chz
 class QuestionAnswerBuilder(RLDatasetBuilder):
     """What lists and files share: a subclass says where the pairs are."""
 
     model_name_for_tokenizer: str = chz.field(doc="Model whose tokenizer is used")
     renderer_name: str = chz.field(doc="How conversations are written")
-    check: Check = chz.field(default="exact", doc="How replies are checked: exact, number, contains or regex")
+    check: str = chz.field(
+        default="exact",
+        doc="How replies are checked: exact, number, contains, regex, or module:function of (reply, answer)",
+    )
+    check_seconds: float = chz.field(
+        default=60.0, doc="Time for a function of your own; then the try has failed"
+    )
     system_prompt: str | None = chz.field(default=None, doc="Said before each question")
     batch_size: int = chz.field(default=16, doc="Groups of a batch, each of one question")
     group_size: int = chz.field(default=16, doc="Tries at each question")
@@ -101,8 +175,8 @@ class QuestionAnswerBuilder(RLDatasetBuilder):
                 raise ConfigurationError(f"{name}={getattr(self, name)} must be at least 1")
         if self.test_size < 0:
             raise ConfigurationError(f"test_size={self.test_size} is negative; 0 holds nothing out")
-        if self.check not in get_args(Check):
-            raise ConfigurationError(f"check={self.check!r}: must be one of {', '.join(get_args(Check))}")
+        if self.check not in CHECKS:
+            _own_check(self.check)
 
     @abstractmethod
     def read_pairs(self) -> Sequence[Pair]:
@@ -189,13 +263,17 @@ class ProblemFileBuilder(QuestionAnswerBuilder):
             row = rows[number]
         except DataError as error:
             raise DataFormatError(f"{rows.where(number)}: {error}") from error
-        for field in (self.question_field, self.answer_field):
+        needed = [self.question_field, self.answer_field]
+        if self.check not in CHECKS:
+            needed.pop()  # a function of one's own may do without
+        for field in needed:
             if row.get(field) is None:
                 raise DataFormatError(
                     f"{rows.where(number)} has no {field!r}; it has: {', '.join(map(str, row))}. Name the columns with "
                     "question_field= and answer_field="
                 )
-        return str(row[self.question_field]), str(row[self.answer_field])
+        answer = row.get(self.answer_field)
+        return str(row[self.question_field]), "" if answer is None else str(answer)
 
 
 class _QuestionDataset(RLDataset):
@@ -238,6 +316,13 @@ class _QuestionDataset(RLDataset):
         config = self._config
         prefix = [Message(role="system", content=config.system_prompt)] if config.system_prompt else None
         env = functools.partial(
-            QuestionEnv, self._renderer, question, answer, config.check, prefix, config.format_coef
+            QuestionEnv,
+            self._renderer,
+            question,
+            answer,
+            config.check,
+            prefix,
+            config.format_coef,
+            config.check_seconds,
         )
         return ProblemGroupBuilder(env, self._group_size, config.dataset_name)

@@ -47,6 +47,7 @@ def set_rollout_executor(executor: Executor | None) -> None:
 
 
 def get_rollout_executor() -> Executor | None:
+    """The pool in which groups are rolled out; None: this process."""
     return _executor.get()
 
 

@@ -27,12 +27,15 @@ class RolloutSummaryExportConfig:
 
 @dataclass(frozen=True)
 class RolloutSummaryGroup:
+    """A group as it is summarised: its episodes, its tags, and which weights sampled it."""
+
     trajectory_group: TrajectoryGroup
     tags: list[str]
     sampling_client_step: int | None = None  # updates behind the weights that sampled it
 
 
 def rollout_summaries_jsonl_path(iteration_dir: Path, base_name: str) -> Path:
+    """Where the summaries of a step are written."""
     return iteration_dir / f"{base_name}_rollout_summaries.jsonl"
 
 
@@ -88,6 +91,7 @@ def write_rollout_summaries_jsonl(
     taglist_P: Sequence[list[str]],
     sampling_client_steps_P: Sequence[int | None] | None = None,
 ) -> None:
+    """Deprecated: writes the summaries of all episodes of a step into a file."""
     warn_deprecated(
         "write_rollout_summaries_jsonl",
         removal_version="0.4.0",

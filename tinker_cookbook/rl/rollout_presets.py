@@ -14,6 +14,8 @@ _AGENTIC_MODELS = "thinkingmachines/Inkling"
 
 @chz.chz
 class RolloutConfig:
+    """Limits of an episode, and what comes of reaching them."""
+
     limits: RolloutLimits = chz.field(default_factory=RolloutLimits)
     parse_errors: ParseErrorPolicy | None = None  # None: the environment's own way
     termination: TerminationRewardPolicy | None = None  # None: rewards stand as they are
@@ -21,10 +23,12 @@ class RolloutConfig:
 
 
 def simple() -> RolloutConfig:
+    """No limits but those of the model."""
     return RolloutConfig()
 
 
 def agentic() -> RolloutConfig:
+    """For long episodes with tools: limits, and no reward for reaching one."""
     return RolloutConfig(
         limits=RolloutLimits(max_turns=10, max_trajectory_tokens=65536, max_tool_calls=30),
         parse_errors=ParseErrorPolicy(max_consecutive=2),
@@ -36,10 +40,12 @@ def agentic() -> RolloutConfig:
 
 
 def default_rollout_config_for_model(model_name: str) -> RolloutConfig:
+    """The preset for a model of this name."""
     return agentic() if _is_agentic(model_name) else simple()
 
 
 def default_rollout_strategy_for_model(model_name: str) -> RolloutStrategy:
+    """What a failed episode means, for a model of this name."""
     return MinViableGroup() if _is_agentic(model_name) else FailFast()
 
 

@@ -54,11 +54,15 @@ class SamplingTurnTimeoutError(Exception):
 
 @runtime_checkable
 class SupportsToolCallLimit(Protocol):
+    """An environment that counts calls of tools, and can be given a limit."""
+
     def set_max_tool_calls(self, max_tool_calls: int) -> None: ...
 
 
 @runtime_checkable
 class SupportsParseErrorPolicy(Protocol):
+    """An environment that can be told what a malformed message leads to."""
+
     def set_parse_error_policy(self, policy: ParseErrorPolicy) -> None: ...
 
 
@@ -108,6 +112,7 @@ class _NoHooks(RolloutHooks):
 
 
 def stop_reason_from_metrics(metrics: Metrics) -> str | None:
+    """What `stop/<reason>` of a transition says; None without one."""
     keys = (key for key in metrics if key.startswith(STOP_METRIC_PREFIX))
     return next((key.removeprefix(STOP_METRIC_PREFIX) for key in keys), None)
 

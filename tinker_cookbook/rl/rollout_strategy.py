@@ -25,6 +25,8 @@ _VIABLE_FRACTION = 0.75
 
 @dataclass(frozen=True)
 class RolloutResult:
+    """The episodes of a group that came to an end, and the errors of the others."""
+
     trajectories: list[Trajectory]
     envs: Sequence[Env]  # of the trajectories, one by one; whoever asked for the result releases them
     errors: list[RolloutError]
@@ -152,6 +154,7 @@ class MinViableGroup(_Tolerant):
 
 
 def rollout_strategy_from_config(rollout_error_tolerance: bool | RolloutStrategy) -> RolloutStrategy:
+    """The strategy that a setting stands for: True, False, or a strategy itself."""
     if isinstance(rollout_error_tolerance, RolloutStrategy):
         return rollout_error_tolerance
     if isinstance(rollout_error_tolerance, bool):

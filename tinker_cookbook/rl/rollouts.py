@@ -47,6 +47,7 @@ ZERO_REWARD_METRIC_KEY = "zero_reward_on_limit"
 
 
 async def do_single_rollout(policy: TokenCompleter, env: Env) -> Trajectory:
+    """One episode, from its first observation to its end."""
     return await run_rollout(policy, env)
 
 

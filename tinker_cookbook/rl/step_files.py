@@ -54,4 +54,8 @@ def draw_curves(config: Config, run: TrainingRun) -> None:
     """`reward.png`, where the run's files are on this machine."""
     folder = local_folder(config.log_path)
     if folder is not None:
-        save_curve_png(run.store.read_metrics(), folder / "reward.png", keys=CURVES, title=config.recipe_name)
+        rows = run.store.read_metrics()
+        keys = [
+            key for key in CURVES if any(key in row for row in rows)
+        ]  # without evaluations, one is missing
+        save_curve_png(rows, folder / "reward.png", keys=keys or [REWARD], title=config.recipe_name)

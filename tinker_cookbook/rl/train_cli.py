@@ -14,7 +14,7 @@ from typing import Any
 import chz
 
 from tinker_cookbook import hyperparam_utils
-from tinker_cookbook.cli_utils import check_holds_run_of, check_log_dir, run_folder
+from tinker_cookbook.cli_utils import check_holds_run_of, check_log_dir, data_name, run_folder
 from tinker_cookbook.command_line import run_command
 from tinker_cookbook.command_settings import renderer_for
 from tinker_cookbook.local_models import without_variant
@@ -84,8 +84,7 @@ def build_config(cli: CLIConfig) -> train.Config:
 
 
 def default_log_path(env: str, model_name: str) -> str:
-    name = env.rstrip("/").split("/")[-1].removesuffix(".jsonl")
-    return run_folder("rl", name, without_variant(model_name).split("/")[-1])
+    return run_folder("rl", data_name(env), without_variant(model_name).split("/")[-1])
 
 
 def _settings(cli: CLIConfig, model: ServedModel, renderer_name: str) -> dict[str, Any]:

@@ -88,10 +88,12 @@ class Env(ABC):
     """One episode; not used again."""
 
     @abstractmethod
-    async def initial_observation(self) -> tuple[Observation, StopCondition] | InitialObservationOverflow: ...
+    async def initial_observation(self) -> tuple[Observation, StopCondition] | InitialObservationOverflow:
+        """The tokens that the first action goes on from, and where it stops."""
 
     @abstractmethod
-    async def step(self, action: Action, *, extra: ActionExtra | None = None) -> StepResult: ...
+    async def step(self, action: Action, *, extra: ActionExtra | None = None) -> StepResult:
+        """What an action was worth, and what comes next."""
 
     async def cleanup(self) -> None:  # noqa: B027  most have nothing to clean up
         """Called when nobody needs this episode any more: at once if it failed, else after grading. Must not raise."""
@@ -99,6 +101,8 @@ class Env(ABC):
 
 @dataclass(frozen=True)
 class Trajectory:
+    """One episode that was played."""
+
     transitions: list[Transition]
     final_ob: Observation
     stop_reason: str | None = None  # a StopReason or a word of the environment's own
@@ -125,7 +129,8 @@ class EnvGroupBuilder(ABC):
     """The environments of a group share one game: if one fails, only the whole group can be tried again."""
 
     @abstractmethod
-    async def make_envs(self) -> Sequence[Env]: ...
+    async def make_envs(self) -> Sequence[Env]:
+        """The members of the group, as many as are to be compared; new ones at each call."""
 
     async def make_env(self, index: int) -> Env:
         """In place of member `index`, which failed. Override it where environments are costly to make."""
@@ -150,6 +155,8 @@ class EnvGroupBuilder(ABC):
 
 @dataclass
 class TrajectoryGroup:
+    """The episodes of a group, with the rewards that only the whole group could give."""
+
     trajectories_G: list[Trajectory]
     final_rewards_G: list[float]
     metrics_G: list[Metrics]
@@ -170,7 +177,8 @@ class RLDataset(ABC):
     """Batches of groups, by index. One pass: whoever wants epochs returns a batch again under a later index."""
 
     @abstractmethod
-    def get_batch(self, index: int) -> Sequence[EnvGroupBuilder]: ...
+    def get_batch(self, index: int) -> Sequence[EnvGroupBuilder]:
+        """The groups of a step. The same index must give the same groups: resuming depends on it."""
 
     @abstractmethod
     def __len__(self) -> int: ...

@@ -17,6 +17,8 @@ S = TypeVar("S")
 
 @dataclass(frozen=True)
 class StorageStat:
+    """Size in bytes, and when it was last changed, in seconds since 1970."""
+
     size: int
     mtime: float
 
@@ -46,6 +48,8 @@ class Storage(Protocol):
 
 @runtime_checkable
 class AsyncStorage(Protocol):
+    """A `Storage` whose methods can be awaited."""
+
     async def aread(self, path: str) -> bytes: ...
     async def awrite(self, path: str, data: bytes) -> None: ...
     async def aappend(self, path: str, data: bytes) -> None: ...

@@ -30,6 +30,8 @@ _TRAJECTORIES = "trajectories.jsonl"
 
 @dataclass
 class RunMetadata:
+    """What a run of benchmarks says about itself."""
+
     run_id: str
     model_name: str
     checkpoint_path: str | None
@@ -48,6 +50,8 @@ class RunMetadata:
 
 
 class EvalStore:
+    """Results and attempts of benchmarks, in one folder of a storage."""
+
     def __init__(self, storage_or_path: Storage | str | Path, prefix: str = "") -> None:
         if isinstance(storage_or_path, str | Path):
             storage_or_path = storage_from_uri(str(storage_or_path))

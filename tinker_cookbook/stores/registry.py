@@ -36,6 +36,8 @@ _TYPE_OF_KEY: dict[str, TrainingType] = {"dpo_beta": "dpo", "loss_fn": "rl", "nu
 
 @dataclass(frozen=True)
 class RunInfo:
+    """What the files of a run tell about it at a glance."""
+
     run_id: str
     prefix: str
     has_config: bool

@@ -25,6 +25,8 @@ _LOGTREE_END = "_logtree.json"
 
 @dataclass
 class IterationInfo:
+    """What was written about one step."""
+
     iteration: int
     has_train_rollouts: bool = False
     has_train_logtree: bool = False

@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 @chz.chz
 class Config(EpochConfig):
+    """A run of supervised fine-tuning: the fields of every run, and these."""
+
     dataset_builder: SupervisedDatasetBuilder = chz.field(doc="What is trained on")
     submit_ahead: int = chz.field(default=1, doc="Batches submitted while the server works on one")
 
@@ -58,6 +60,7 @@ class SubmittedBatch:
 
 
 async def main(config: Config) -> None:
+    """Trains, or goes on with the run in `config.log_path`, until it is done."""
     async with training_run(config) as run:
         tokenizer = await asyncio.to_thread(get_tokenizer, config.model_name)
         dataset, test_dataset = await asyncio.to_thread(config.dataset_builder)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import chz
 
 from tinker_cookbook import hyperparam_utils
-from tinker_cookbook.cli_utils import check_holds_run_of, check_log_dir, run_folder
+from tinker_cookbook.cli_utils import check_holds_run_of, check_log_dir, data_name, run_folder
 from tinker_cookbook.command_line import run_command
 from tinker_cookbook.command_settings import CommandSettings, handed_on, renderer_for
 from tinker_cookbook.eval.evaluators import EvaluatorBuilder
@@ -197,8 +197,7 @@ def _sampling(
 
 
 def default_log_path(dataset: str, model_name: str) -> str:
-    data = dataset.rstrip("/").split("/")[-1].split(".")[0]
-    return run_folder("sft", data, without_variant(model_name).split("/")[-1])
+    return run_folder("sft", data_name(dataset), without_variant(model_name).split("/")[-1])
 
 
 def run(cli: CLIConfig) -> None:

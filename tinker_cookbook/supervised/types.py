@@ -16,6 +16,7 @@ class SupervisedDataset:
     """Batches by index. The order of an epoch depends on its seed alone, not on what was read before."""
 
     def get_batch(self, index: int) -> list[tinker.Datum]:
+        """The datums of a step, as the epoch orders them."""
         raise NotImplementedError
 
     def __len__(self) -> int:
@@ -23,6 +24,7 @@ class SupervisedDataset:
         raise NotImplementedError
 
     def set_epoch(self, seed: int = 0) -> None:
+        """Puts the data into the order of an epoch; called before each of them, with its number."""
         logger.warning(
             "%s does not shuffle: every epoch has the same order, for it has no set_epoch",
             type(self).__name__,
@@ -56,6 +58,8 @@ class ChatDatasetBuilderCommonConfig:
 
 @chz.chz
 class ChatDatasetBuilder(SupervisedDatasetBuilder):
+    """A builder over conversations: has the tokenizer and the renderer of its model."""
+
     common_config: ChatDatasetBuilderCommonConfig
 
     @functools.cached_property

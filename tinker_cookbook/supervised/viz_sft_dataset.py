@@ -34,6 +34,8 @@ _BUILDERS = "tinker_cookbook.recipes.chat_sl.chat_datasets"
 
 @chz.chz
 class Config:
+    """Which data is looked at, and as which model would read it."""
+
     model_name: str = chz.field(
         default="meta-llama/Llama-3.1-8B", doc="Whose tokenizer and renderer are used"
     )
@@ -60,6 +62,7 @@ class Config:
 
 
 def run(cfg: Config) -> None:
+    """Shows the first examples, coloured by what is learned."""
     builder = _builder(cfg)
     dataset, _ = builder()
     examples = islice(_examples(dataset), cfg.num_examples)

@@ -24,6 +24,8 @@ class Message(TypedDict):
 
 
 class ToolSpec(TypedDict):
+    """A tool as a model is told of it."""
+
     name: str
     description: str
     parameters: dict[str, object]  # a JSON schema
@@ -82,6 +84,8 @@ ProblemT = TypeVar("ProblemT", bound=Problem, covariant=True)
 
 
 class Task(ABC, Generic[ProblemT]):
+    """Problems of one kind, without end and by number."""
+
     name: ClassVar[str]
 
     @abstractmethod

@@ -34,6 +34,7 @@ def dict_mean(list_of_dicts: list[dict[str, float | int]]) -> dict[str, float]:
 
 
 def all_same(xs: list[Any]) -> bool:
+    """Whether all are equal; of none, they are."""
     return all(x == xs[0] for x in xs)
 
 
@@ -59,10 +60,12 @@ def split_list(lst: Sequence[T], num_splits: int) -> list[list[T]]:
 
 
 def concat_lists(list_of_lists: list[list[Any]]) -> list[Any]:
+    """One list of all."""
     return [item for each in list_of_lists for item in each]
 
 
 def not_none(x: T | None) -> T:
+    """The value, for type checkers: asserts that it is not None."""
     assert x is not None
     return x
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import chz
 import pytest
-from chz.blueprint import EntrypointHelpException
 
 from tests.tinker_cookbook.rl.tiny import MODEL
 from tinker_cookbook import hyperparam_utils, service
@@ -171,8 +170,8 @@ def test_the_outcome_is_of_what_is_held_out_else_of_the_batches(tmp_path):
 
 
 def test_help_tells_of_formats_and_has_a_line_for_every_field(capsys):
-    with pytest.raises(EntrypointHelpException) as help_text:
-        train_cli.main(["--help"])
-    assert "Ranked lists: the answers under `ranking`" in capsys.readouterr().out
+    assert train_cli.main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "Ranked lists: the answers under `ranking`" in shown
     for name in chz.chz_fields(CLIConfig):
-        assert f"  {name} " in str(help_text.value)
+        assert f"  {name} " in shown

@@ -1,6 +1,7 @@
 import asyncio
 import json
 import pickle
+import threading
 from collections import Counter
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from tests.tinker_cookbook.rl.tiny import END, MODEL, text_of, tokens_of
 from tinker_cookbook.exceptions import ConfigurationError, DataError
 from tinker_cookbook.rl.problem_files import CHECKS, ProblemFileBuilder, ProblemListBuilder
+from tinker_cookbook.rl.types import StepResult
 
 COMMON: dict[str, Any] = {"model_name_for_tokenizer": MODEL, "renderer_name": "chatml"}
 PAIRS = [(f"What is {i} + 1?", str(i + 1)) for i in range(10)]
@@ -79,6 +81,70 @@ def test_an_answer_is_rewarded_and_groups_survive_pickle():
     )
     rewards = [asyncio.run(env.step(tokens_of(text))).reward for text in (f"It is 4{END}", f"5{END}", "4")]
     assert rewards == [1.0, 0.0, 0.5]
+
+
+def length_score(reply: str, answer: str) -> float:
+    return len(reply) / 10 if answer else 0.25
+
+
+async def slow_score(reply: str, answer: str) -> bool:
+    await asyncio.sleep(0)
+    return answer in reply
+
+
+def stuck(reply: str, answer: str) -> float:
+    threading.Event().wait()
+    return 0.0
+
+
+def broken(reply: str, answer: str) -> float:
+    raise KeyError("no such thing")
+
+
+def wordy(reply: str, answer: str) -> str:
+    return "good"
+
+
+def score_of(function, text: str, **options) -> StepResult:
+    train, _ = built(pairs=[("Say it", "it")], check=f"{__name__}:{function.__name__}", **options)
+    env, *_ = asyncio.run(pickle.loads(pickle.dumps(train.get_batch(0)[0])).make_envs())
+    return asyncio.run(env.step(tokens_of(f"{text}{END}")))
+
+
+def test_a_function_of_ones_own_gives_the_reward():
+    result = score_of(length_score, "12345")
+    assert result.reward == 0.5
+    assert result.metrics == {"format": 1.0, "correct": 0.0, "score": 0.5}
+    assert score_of(slow_score, "this is it").reward == 1.0
+
+
+@pytest.mark.parametrize(
+    ("function", "error", "words"),
+    [
+        (stuck, TimeoutError, "stuck did not return within check_seconds=0.01"),
+        (broken, KeyError, "no such thing"),
+        (wordy, TypeError, "returned 'good'"),
+    ],
+)
+def test_a_function_that_gives_no_reward_fails_the_try(function, error, words):
+    with pytest.raises(error, match=words):
+        score_of(function, "it", check_seconds=0.01)
+
+
+def test_a_function_may_do_without_an_answer(tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"question": "Say something"}\n')
+    check = f"{__name__}:length_score"
+    train, _ = asyncio.run(ProblemFileBuilder(path=str(tmp_path / "rows.jsonl"), check=check, **COMMON)())
+    env, *_ = asyncio.run(train.get_batch(0)[0].make_envs())
+    assert asyncio.run(env.step(tokens_of(f"hm{END}"))).reward == 0.25
+
+
+@pytest.mark.parametrize(
+    "check", ["vibes", "no_such_module:f", f"{__name__}:no_such_function", f"{__name__}:PAIRS"]
+)
+def test_a_check_that_is_none_is_said(check):
+    with pytest.raises(ConfigurationError, match="check="):
+        built(check=check)
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.csv"])

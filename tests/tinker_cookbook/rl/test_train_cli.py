@@ -7,7 +7,6 @@ from typing import Any
 
 import chz
 import pytest
-from chz.blueprint import EntrypointHelpException
 
 from tests.tinker_cookbook.rl.tiny import MODEL
 from tinker_cookbook import hyperparam_utils, service
@@ -129,8 +128,7 @@ def test_a_run_of_ours_is_resumed_or_deleted_and_another_kind_is_refused(tmp_pat
 
 
 def test_help_lists_the_environments_and_has_a_line_for_every_field(capsys):
-    with pytest.raises((SystemExit, EntrypointHelpException)):  # the latter under pytest
-        train_cli.main(["--help"])
+    assert train_cli.main(["--help"]) == 0
     shown = capsys.readouterr().out
     for name in (*ENVS, "reasoning_gym/TASK", "FILE", "module:Builder"):
         assert re.search(rf"^  {name} +\S.*$", shown, re.M), name

@@ -10,7 +10,6 @@ import chz
 import httpx
 import pytest
 import tinker
-from chz.blueprint import EntrypointHelpException
 from tinker.types import RequestErrorCategory
 
 from tests.tinker_cookbook.supervised.numbers import TINY
@@ -86,7 +85,7 @@ def test_sizes_suit_small_and_large_files(rows, sizes):
         ("data/my.jsonl.gz", "tinker-engine/tiny-chat", "runs/sft-my-tiny-chat"),
         ("folder/", "Qwen/Qwen3-8B:peft:131072", "runs/sft-folder-Qwen3-8B"),
         ("org/set", "a/b", "runs/sft-set-b"),
-        ("odd name?.csv", "a/b", "runs/sft-odd-name-b"),
+        ("odd name?.csv", "a/b", "runs/sft-odd-name-.csv-b"),
     ],
 )
 def test_the_log_path_is_made_of_names(dataset, model, path):
@@ -178,8 +177,7 @@ def test_a_run_of_ours_is_resumed_or_deleted(dataset, tmp_path, monkeypatch):
 
 
 def test_help_has_a_line_for_every_field(capsys):
-    with pytest.raises((SystemExit, EntrypointHelpException)):  # the latter under pytest
-        train_cli.main(["--help"])
+    assert train_cli.main(["--help"]) == 0
     shown = capsys.readouterr().out
     for name in chz.chz_fields(CLIConfig):
         assert re.search(rf"^  {name} .*( - |default\)) +\w.{{10,100}}$", shown, re.M), name

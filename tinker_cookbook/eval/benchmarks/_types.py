@@ -13,6 +13,8 @@ METRIC_CONTEXT_OVERFLOW = "context_overflow"
 
 
 class StoredTurnDict(TypedDict):
+    """`StoredTurn` as JSON has it."""
+
     role: TurnRole
     content: str
     token_count: int
@@ -20,6 +22,8 @@ class StoredTurnDict(TypedDict):
 
 
 class StoredTrajectoryDict(TypedDict):
+    """`StoredTrajectory` as JSON has it."""
+
     idx: int
     benchmark: str
     example_id: str
@@ -32,6 +36,8 @@ class StoredTrajectoryDict(TypedDict):
 
 
 class BenchmarkResultDict(TypedDict):
+    """`BenchmarkResult` as JSON has it."""
+
     name: str
     score: float
     num_examples: int
@@ -45,6 +51,8 @@ class BenchmarkResultDict(TypedDict):
 
 @dataclass
 class StoredTurn:
+    """One message of an attempt."""
+
     role: TurnRole
     content: str
     token_count: int = 0

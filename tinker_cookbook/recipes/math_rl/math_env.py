@@ -11,9 +11,8 @@ import chz
 from tinker_cookbook.exceptions import ConfigurationError
 from tinker_cookbook.recipes.math_rl.math_grading import Grader, extract_boxed, safe_grade, safe_grade_async
 from tinker_cookbook.recipes.math_rl.problems import MathProblem, hold_out, read_problems
-from tinker_cookbook.recipes.scored_env import ScoredProblemEnv
 from tinker_cookbook.renderers import Message, Renderer, get_renderer
-from tinker_cookbook.rl.problem_env import ProblemGroupBuilder
+from tinker_cookbook.rl.problem_env import ProblemGroupBuilder, ScoredProblemEnv
 from tinker_cookbook.rl.types import EnvGroupBuilder, RLDataset, RLDatasetBuilder
 from tinker_cookbook.tokenizer_utils import get_tokenizer
 

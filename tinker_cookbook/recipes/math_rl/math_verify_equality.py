@@ -2,7 +2,9 @@
 
 from typing import Any
 
-import math_verify  # pyright: ignore[reportMissingImports]
+import math_verify as _package  # pyright: ignore[reportMissingImports]
+
+math_verify: Any = _package  # its own types leave out that a time limit can be None
 
 # LaTeX alone: what math-verify reads as plain expressions it hands to sympy's reader, which evaluates Python.
 _LATEX: list[Any] = [math_verify.LatexExtractionConfig()]

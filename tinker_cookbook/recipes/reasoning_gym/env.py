@@ -20,9 +20,8 @@ from tinker_cookbook.recipes.bounded_calls import (
     shared_calls,
 )
 from tinker_cookbook.recipes.reasoning_gym.extraction import INSTRUCTIONS, Extraction, extract_answer
-from tinker_cookbook.recipes.scored_env import ScoredProblemEnv
 from tinker_cookbook.renderers import Renderer, get_renderer
-from tinker_cookbook.rl.problem_env import ProblemGroupBuilder
+from tinker_cookbook.rl.problem_env import ProblemGroupBuilder, ScoredProblemEnv
 from tinker_cookbook.rl.types import EnvGroupBuilder, RLDataset, RLDatasetBuilder
 from tinker_cookbook.tokenizer_utils import get_tokenizer
 

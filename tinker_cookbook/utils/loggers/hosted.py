@@ -17,6 +17,8 @@ NEPTUNE_CLOSE_SECONDS = 60.0
 
 
 class WandbLogger(Logger):
+    """Metrics to Weights & Biases."""
+
     def __init__(
         self,
         project: str | None = None,
@@ -46,6 +48,8 @@ class WandbLogger(Logger):
 
 
 class NeptuneLogger(Logger):
+    """Metrics to Neptune."""
+
     def __init__(
         self,
         project: str | None = None,
@@ -81,6 +85,8 @@ class NeptuneLogger(Logger):
 
 
 class TrackioLogger(Logger):
+    """Metrics to Trackio."""
+
     def __init__(
         self,
         project: str | None = None,

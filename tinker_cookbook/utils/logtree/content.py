@@ -25,6 +25,7 @@ def add(node: Node) -> None:
 
 
 def log_text(text: str, *, div_class: str | None = None) -> None:
+    """A paragraph."""
     paragraph = Node("p", {"class": "lt-p"}, [text_of(text)])
     add(paragraph if div_class is None else Node("div", {"class": div_class}, [paragraph]))
 
@@ -35,6 +36,7 @@ def log_html(html: str, *, div_class: str | None = None) -> None:
 
 
 def log_formatter(formatter: Formatter) -> None:
+    """What a formatter makes of its object: its HTML, its style sheet, and its data if it has any."""
     position = current_position()
     if position is None:
         return
@@ -80,6 +82,7 @@ def jinja_context(trace: Trace, **extra: Any) -> dict[str, Any]:
 def render_with_jinja(
     env: Any, template_name: str, *, context: dict[str, Any], write_to: str | os.PathLike[str] | None = None
 ) -> str:
+    """A template of a Jinja environment with the context put in; also written to a file, if one is named."""
     text = env.get_template(template_name).render(**context)
     if write_to is not None:
         write_text_atomically(write_to, text)

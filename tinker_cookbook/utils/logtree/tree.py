@@ -188,6 +188,7 @@ def flush_trace() -> bool:
 
 
 def write_trace_json(trace: Trace, path: str | os.PathLike[str]) -> None:
+    """The report as data."""
     write_text_atomically(path, json.dumps(trace.to_dict(), indent=2))
 
 
@@ -239,6 +240,7 @@ def _with_header(function: F, title: str) -> F:
 
 @contextlib.contextmanager
 def scope_div(**attrs: Any) -> Iterator[None]:
+    """Everything inside goes into one `div` with these attributes."""
     position = current_position()
     if position is None:
         yield
@@ -271,5 +273,6 @@ def scope_disable() -> Iterator[None]:
 
 @contextlib.contextmanager
 def optional_enable_logging(enable: bool) -> Iterator[None]:
+    """Without `enable`, nothing inside is reported."""
     with contextlib.nullcontext() if enable else scope_disable():
         yield

@@ -14,6 +14,8 @@ from tinker_cookbook.utils.jsonable import to_jsonable
 
 
 class EventType(StrEnum):
+    """Kinds of events of the Chrome trace format."""
+
     BEGIN = "B"
     END = "E"
     METADATA = "M"
@@ -74,6 +76,8 @@ class FunctionCallContext:
 
 @dataclass
 class CreateTraceEventsResult:
+    """The events that begin a span, and what is needed to end it."""
+
     begin_event: TraceEvent
     metadata_coroutine_event: TraceEvent
     metadata_thread_event: TraceEvent

@@ -9,6 +9,7 @@ from tinker_cookbook.utils.atomic_file import write_text_atomically
 
 
 def convert_jsonl_to_json_main() -> None:
+    """The command `python -m tinker_cookbook.utils.trace`."""
     parser = argparse.ArgumentParser(
         prog="python -m tinker_cookbook.utils.trace",
         description="Turn trace_events.jsonl into a file for https://ui.perfetto.dev or chrome://tracing.",

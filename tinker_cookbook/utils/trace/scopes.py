@@ -87,6 +87,7 @@ def _events(name: str, **attributes: Any) -> Generator[None, None, None]:
 
 @contextlib.asynccontextmanager
 async def scope_span(name: str) -> AsyncGenerator[None, None]:
+    """A span over what is inside, by this name."""
     with scope_span_sync(name):
         yield
 

@@ -121,6 +121,7 @@ _window: ContextVar[IterationWindow | None] = ContextVar("trace_window", default
 
 
 def current_window() -> IterationWindow | None:
+    """The window that spans are collected into now; None outside of one."""
     return _window.get()
 
 

@@ -46,18 +46,23 @@ def test_tournaments_that_cannot_be(settings):
         tournament.Config(**settings)
 
 
-def test_a_person_plays_and_loses_by_an_illegal_move(monkeypatch, capsys):
-    monkeypatch.setattr("sys.stdin", io.StringIO("[4]\nhelp\n"))
+CELLS = "".join(f"[{cell}]\n" for cell in (4, 0, 2, 6, 8, 1, 3, 5, 7))
+
+
+def test_a_person_who_mistypes_is_asked_again(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"[4]\nhelp\n{CELLS}"))
     play.main(play.Config(opponent="optimal"))
     out = capsys.readouterr().out
     assert "Tic-tac-toe. You are O." in out
     assert "optimal plays [" in out
-    assert "lost: player 0: no cell in square brackets in 'help'" in out
+    assert "no cell in square brackets in 'help'" in out
+    assert "cell 4 is taken" in out
+    assert out.splitlines()[-1].split(":")[0] in ("lost", "drawn")
 
 
-def test_a_person_in_the_second_seat_can_draw(monkeypatch, capsys, engine):
+def test_a_person_in_the_second_seat_plays_to_the_end(monkeypatch, capsys, engine):
     """The likeliest moves of a model, or illegal ones: whatever it does, the game is over in the end."""
-    monkeypatch.setattr("sys.stdin", io.StringIO("".join(f"[{cell}]\n" for cell in (4, 0, 2, 6))))
+    monkeypatch.setattr("sys.stdin", io.StringIO(CELLS))
     play.main(play.Config(opponent="base_model", seat=1, temperature=0.0))
     out = capsys.readouterr().out
     assert "base_model plays [" in out

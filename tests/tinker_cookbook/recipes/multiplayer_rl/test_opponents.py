@@ -28,7 +28,13 @@ from tinker_cookbook.tokenizer_utils import get_tokenizer
 
 def builder(**settings) -> TwoPlayerDatasetBuilder:
     return TwoPlayerDatasetBuilder(
-        **{"model_name_for_tokenizer": TINY_MODEL, "renderer_name": "chatml", "group_size": 2, **settings}
+        **{
+            "model_name_for_tokenizer": TINY_MODEL,
+            "renderer_name": "chatml",
+            "group_size": 2,
+            "random_plies": 0,
+            **settings,
+        }
     )
 
 

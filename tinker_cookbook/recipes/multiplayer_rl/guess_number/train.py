@@ -25,6 +25,8 @@ from tinker_cookbook.tasks.guess_number import TOPS
 
 @chz.chz
 class CLIConfig(GamesCLIConfig):
+    groups_per_batch: int = chz.field(default=8, doc="Groups in a batch")
+    n_batches: int = chz.field(default=30, doc="Batches of games")
     num_players: int = chz.field(default=1, doc="1, or more for a race to one number")
     tops: tuple[int, ...] = chz.field(default=TOPS, doc="Numbers are from 1 to one of these")
     max_guesses: int = chz.field(default=6, doc="Of each player")

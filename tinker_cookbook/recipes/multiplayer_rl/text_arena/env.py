@@ -29,7 +29,7 @@ class TwoPlayerDatasetBuilder(GamesDatasetBuilder):
     )
     list_moves: bool = chz.field(default=False, doc="tictactoe: the free cells are listed below the board")
     random_plies: int = chz.field(
-        default=4,
+        default=8,
         doc="tictactoe: most moves drawn by lot before a game of training, the same in all of a group",
     )
     test_opponents: tuple[str, ...] = chz.field(

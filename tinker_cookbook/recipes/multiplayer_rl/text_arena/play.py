@@ -5,6 +5,7 @@ python -m tinker_cookbook.recipes.multiplayer_rl.text_arena.play opponent=tinker
 """
 
 import asyncio
+import copy
 import sys
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ import chz
 from tinker_cookbook.command_line import run_command
 from tinker_cookbook.exceptions import ConfigurationError
 from tinker_cookbook.recipes.multiplayer_rl.coordinator import Coordinator
-from tinker_cookbook.recipes.multiplayer_rl.game import Ending, Game
+from tinker_cookbook.recipes.multiplayer_rl.game import Ending, Game, IllegalMoveError
 from tinker_cookbook.recipes.multiplayer_rl.opponents import opponent_by_name
 from tinker_cookbook.recipes.multiplayer_rl.players import Player
 from tinker_cookbook.recipes.multiplayer_rl.text_arena.tournament import NAMES, MatchConfig
@@ -37,14 +38,32 @@ class Config(MatchConfig):
 @dataclass
 class Person(Player):
     async def __call__(self, game: Game, seat: int) -> str:
+        """People mistype: an illegal move is asked for again, where a model would have lost the game."""
         for message in game.news(seat):
             print(f"\n{get_text_content(message)}")
-        try:
-            return await get_async_input("\nyour move> ")
-        except EOFError as error:
-            raise ConfigurationError(
-                "the input ended before the game did; play in a terminal, or pipe in every move"
-            ) from error
+        while True:
+            try:
+                move = await get_async_input("\nyour move> ")
+            except EOFError as error:
+                raise ConfigurationError(
+                    "the input ended before the game did; play in a terminal, or pipe in every move"
+                ) from error
+            if (objection := _objection(game, move)) is None:
+                return move
+            print(objection)
+
+
+def _objection(game: Game, move: str) -> str | None:
+    """Why a move would be illegal, of games that know their moves."""
+    try:
+        game.legal_moves()
+    except ConfigurationError:
+        return None
+    try:
+        copy.deepcopy(game).play(move)
+    except IllegalMoveError as error:
+        return str(error)
+    return None
 
 
 @dataclass

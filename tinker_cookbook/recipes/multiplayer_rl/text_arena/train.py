@@ -10,12 +10,16 @@ import sys
 import chz
 
 from tinker_cookbook.command_line import run_command
-from tinker_cookbook.recipes.launch import TINY_MODEL
+from tinker_cookbook.recipes.launch import TINY_MODEL, learning_rate_for
 from tinker_cookbook.recipes.multiplayer_rl.launch import GamesCLIConfig, common_settings, games_config
 from tinker_cookbook.recipes.multiplayer_rl.opponents import NAMES, SELF_PLAY
 from tinker_cookbook.recipes.multiplayer_rl.text_arena.env import TICTACTOE, TwoPlayerDatasetBuilder
 from tinker_cookbook.recipes.rl_launch import renderer_for, run_training
 from tinker_cookbook.rl import train
+
+# Of the usual learning rate. The result of a game says little about a single move, and a policy that settles early
+# plays the same games over and over. Set by single short runs.
+RATE = 1 / 6
 
 
 @chz.chz
@@ -26,9 +30,16 @@ class CLIConfig(GamesCLIConfig):
     )
     list_moves: bool = chz.field(default=False, doc="tictactoe: the free cells are listed below the board")
     random_plies: int = chz.field(
-        default=4,
+        default=8,
         doc="tictactoe: most moves drawn by lot before a game of training, the same in all of a group",
     )
+    learning_rate: float | None = chz.field(
+        default=None, doc="At its peak; None: a sixth of what suits the model elsewhere"
+    )
+    advantage: str = chz.field(
+        default="group_mean", doc="group_mean, group_mean_std, rloo, length_normalised or reward"
+    )
+    eval_every: int = chz.field(default=25, doc="Steps between evaluations; 0: none")
     opponents: tuple[str, ...] = chz.field(default=(SELF_PLAY,), doc=f"Each one of: {NAMES}")
     test_opponents: tuple[str, ...] = chz.field(
         default=("random", "optimal"), doc="Who is played against in tests; optimal is for tic-tac-toe"
@@ -39,6 +50,8 @@ class CLIConfig(GamesCLIConfig):
 
 
 def build_config(cli: CLIConfig) -> train.Config:
+    if cli.learning_rate is None:
+        cli = chz.replace(cli, learning_rate=learning_rate_for(cli.model_name, None) * RATE)
     renderer_name = renderer_for(cli, short_replies=True)
     max_tokens = cli.max_tokens or (16 if cli.model_name == TINY_MODEL else 64)
     builder = TwoPlayerDatasetBuilder(
