@@ -8,6 +8,7 @@ log-sum-exp is exactly that part's share.
 Shapes: T tokens, H query heads, G key/value heads, E head width, P prefix tokens.
 """
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
@@ -18,9 +19,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from tinker_engine.model.linear import STEADY_ROWS
 from tinker_engine.model.threads import parallel
 
+_STEADY_QUERIES = (
+    8  # and multiples: BLAS adds up in another order when it has fewer rows, or so few left over
+)
 _VECTOR = 64  # elements: a multiple of what any processor computes at a time
 
 _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
@@ -114,12 +117,48 @@ def masked_part(
     return out.flatten(1, 2), lse.flatten(1, 2)
 
 
+def causal_queries(q_BQHE: Tensor, k_BGKE: Tensor, v_BGKE: Tensor, mask_BQK: Tensor, scale: float) -> Tensor:
+    """Several queries per row over that row's own keys, those of one key head as rows of one product."""
+    (rows, queries, heads, width), groups = q_BQHE.shape, k_BGKE.shape[1]
+    q_BGXE = q_BQHE.view(rows, queries, groups, -1, width).transpose(1, 2).flatten(2, 3)
+    mask_BX = mask_BQK.to(q_BQHE.dtype).repeat_interleave(heads // groups, dim=1)[:, None]
+    out_BGXE, _ = _part(q_BGXE, k_BGKE, v_BGKE, scale, mask=mask_BX)
+    return out_BGXE.unflatten(2, (queries, -1)).transpose(1, 2).flatten(2, 3)
+
+
+@functools.cache
+def fewest_steady_queries(block: int, repeat: int, width: int, device: torch.device) -> int:
+    """How few queries of a block can be computed by themselves and have the bits that they have in the whole block.
+
+    Found by trying: it is BLAS that decides, by processor, in which order it adds up for how many rows.
+    """
+    if device.type != "cpu":
+        return _STEADY_QUERIES
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (
+        torch.randn(shape, generator=generator)
+        for shape in ((1, block, repeat, width), (1, 1, 2 * block, width), (1, 1, 2 * block, width))
+    )
+    mask = torch.zeros(1, block, 2 * block)
+    mask.masked_fill_(torch.ones(block, 2 * block).triu(block + 1) > 0, -torch.inf)
+    whole = causal_queries(q, k, v, mask, width**-0.5)
+    queries = block
+    while queries > _STEADY_QUERIES:
+        half = queries // 2
+        for start in (0, 1, half + 3, block - half):
+            some = slice(min(start, block - half), min(start, block - half) + half)
+            if not torch.equal(causal_queries(q[:, some], k, v, mask[:, some], width**-0.5), whole[:, some]):
+                return queries
+        queries = half
+    return queries
+
+
 def _steady_part(
     q: Tensor, k: Tensor, v: Tensor, scale: float, *, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """`_part` with a result for each query that does not depend on how many there are, or on the thread it fell to."""
     queries = q.shape[2]
-    if extra := -queries % STEADY_ROWS:
+    if extra := -queries % _STEADY_QUERIES:
         q = F.pad(q, (0, 0, 0, extra))
     out, lse = _part(q, k, v, scale, mask=mask)
     return out[:, :, :queries], lse[:, :, :queries]
@@ -128,7 +167,7 @@ def _steady_part(
 def _part(
     q: Tensor, k: Tensor, v: Tensor, scale: float, *, causal: bool = False, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """[B, H, Q, E] × [B, H, K, E] → output and log-sum-exp [B, H, Q]. `mask` [B, 1, 1, K] is that of each query."""
+    """[B, H, Q, E] × [B, H, K, E] → output and log-sum-exp [B, H, Q]. `mask` is [B, 1, Q, K], or with 1 for Q."""
     if mask is not None:
         mask = mask.expand(-1, -1, q.shape[2], -1)
     if q.device.type == "cpu":

@@ -142,6 +142,7 @@ class PrefixCache:
         self._age: dict[int, Prefix] = {}  # by id, least recently used first
         self._watched: set[int] = set()  # ids of adapters whose end will be noted in `_gone`
         self._gone: list[int] = []
+        self._tokens = 0
 
     def __len__(self) -> int:
         self._drop_gone()
@@ -150,7 +151,7 @@ class PrefixCache:
     @property
     def tokens(self) -> int:
         self._drop_gone()
-        return sum(len(prefix) for prefix in self._age.values())
+        return self._tokens
 
     @property
     def read_tokens(self) -> int:
@@ -168,6 +169,7 @@ class PrefixCache:
             weakref.finalize(prefix.adapter, self._gone.append, prefix.adapter_id)
         self._by_key.setdefault(self._key(prefix.tokens_P, prefix.adapter_id), []).append(prefix)
         self._age[id(prefix)] = prefix
+        self._tokens += len(prefix)
 
     def find(self, tokens: np.ndarray, adapter: Adapter | None) -> tuple[Prefix | None, int]:
         """The prefix that shares most leading tokens, and how many."""
@@ -199,6 +201,7 @@ class PrefixCache:
 
     def _forget(self, prefix: Prefix) -> None:
         del self._age[id(prefix)]
+        self._tokens -= len(prefix)
         key = self._key(prefix.tokens_P, prefix.adapter_id)
         self._by_key[key].remove(prefix)
         if not self._by_key[key]:

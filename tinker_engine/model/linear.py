@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from tinker_engine.model.threads import parallel, parallel_product, pool_size, serial
+from tinker_engine.model.threads import parallel, parallel_product
 
 
 class FrozenLinear:
@@ -30,7 +30,7 @@ class FrozenLinear:
         with parallel_product(len(x_TK), self.weight_NK.numel()):
             if self._packed is None:
                 return F.linear(x_TK, self.weight_NK, self.bias_N)
-            return torch.ops.mkldnn._linear_pointwise(x_TK, self._packed, self.bias_N, "none", [], "")
+            return _onednn(x_TK, self._packed, self.bias_N)
 
     def input_grad(self, dy_TN: Tensor) -> Tensor:
         return dy_TN @ self.weight_NK
@@ -51,9 +51,12 @@ def _pack(weight_NK: Tensor) -> Tensor | None:
         return torch.ops.mkldnn._reorder_linear_weight(weight_NK, _PACK_ROWS_HINT)
 
 
-# BLAS adds up in another order when it has few rows, or when one of its threads gets few.
-STEADY_ROWS = 4
-_ROWS_PER_THREAD = 16
+def _onednn(x_TK: Tensor, weight_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:
+    """A row's result does not depend on how many rows there are, nor on threads. A single one is made two, for alone
+    it would be added up in another order. BLAS gives no such promise, and on some processors it is far from it."""
+    if len(x_TK) == 1:
+        return _onednn(x_TK.expand(2, -1), weight_NK, bias_N)[:1]
+    return torch.ops.mkldnn._linear_pointwise(x_TK, weight_NK, bias_N, "none", [], "")
 
 
 @dataclass(frozen=True)
@@ -75,18 +78,13 @@ class LoraPair:
 
     def add_steadily(self, y_TN: Tensor, x_TK: Tensor) -> None:
         """`add_to` with a result for each row that does not depend on how many there are."""
-        rows, rank = len(x_TK), self.b_NR.shape[1]
-        # At rank 1, A is a vector, and rows that are left over beyond a multiple count as few.
-        extra = -rows % STEADY_ROWS if rows < STEADY_ROWS or rank == 1 else 0
-        padded = F.pad(y_TN, (0, 0, 0, extra)) if extra else y_TN
-        x_TK = F.pad(x_TK, (0, 0, 0, extra)) if extra else x_TK
-        if rows >= _ROWS_PER_THREAD * pool_size():
-            self.add_to(padded, x_TK)
-        else:
-            with serial():
-                self._add_to(padded, x_TK)
-        if extra:
-            y_TN.copy_(padded[:rows])
+        if not packs(x_TK.dtype, x_TK.device):
+            self.add_to(y_TN, x_TK)
+            return
+        with parallel(len(x_TK) * self.a_JRK.numel()):
+            h_TJR = _onednn(x_TK, self.a_JRK)
+            for (start, end), h_TR in zip(self.columns, h_TJR.chunk(len(self.columns), dim=1), strict=True):
+                y_TN[:, start:end].add_(_onednn(h_TR, self.b_NR[start:end]), alpha=self.scale)
 
     def _add_to(self, y_TN: Tensor, x_TK: Tensor) -> Tensor:
         a_JRK, b_NR = self.a_JRK.to(x_TK.dtype), self.b_NR.to(x_TK.dtype)

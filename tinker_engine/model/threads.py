@@ -29,11 +29,6 @@ def serial() -> Iterator[None]:
         _pool = None
 
 
-def pool_size() -> int:
-    """How many threads there are, within a serial section or not."""
-    return _pool or torch.get_num_threads()
-
-
 class _Parallel:
     """A class, not a generator: it is entered hundreds of times a step."""
 

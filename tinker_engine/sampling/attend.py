@@ -1,17 +1,19 @@
 """Attention while sampling: new prompt tokens into a prefix, and one new token per row.
 
-Shapes: T tokens, B rows, H query heads, G key/value heads, E head width, P prefix tokens.
+Shapes: T tokens, B rows or prompts, Q queries, K keys, H query heads, G key/value heads, E head width, P prefix tokens.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from tinker_engine.model.attention import causal_part, full_part, masked_part, merge
+from tinker_engine.model.attention import causal_queries, fewest_steady_queries, full_part, masked_part, merge
 from tinker_engine.model.cache import Bucket, Prefix
 
 BLOCK = 64  # tokens of a prompt whose attention is computed together
+_KEYS_AT_A_TIME = 16 * 1024  # of several prompts, copied to lie side by side
 
 
 @dataclass(frozen=True)
@@ -24,41 +26,16 @@ class PrefillPart:
 
 
 class PrefillAttention:
-    """Block by block, each over itself and over all before it, in products whose shape depends on its place in its
-    prompt alone: what becomes of a token does not depend on how much of the prompt was in the cache, nor on where it
-    was cut, nor on the other prompts."""
+    """Block by block of each prompt, over all keys up to the block's end, in products of one shape for each block:
+    what becomes of a token does not depend on how much of the prompt was in the cache, nor on where it was cut, nor on
+    the other prompts. Blocks in the same place of several prompts are computed together."""
 
-    def __init__(self, parts: list[PrefillPart], head_dim: int, device: torch.device):
+    def __init__(self, parts: list[PrefillPart], num_heads: int, head_dim: int, device: torch.device):
         self._parts = parts
         self._scale = head_dim**-0.5
-        self._before: list[tuple[slice, Prefix, int]] = []  # of blocks, on the padded axis
-        self._there: list[
-            tuple[slice, Prefix, slice]
-        ] = []  # of a block that was begun: what is in the prefix
-        rows: list[Tensor] = []  # of the padded axis
-        places: list[Tensor] = []  # on it
-        end = 0
-        for part in parts:
-            length = part.rows.stop - part.rows.start
-            begun = part.done % BLOCK
-            padded = -(-(begun + length) // BLOCK) * BLOCK
-            # A block is made whole: with the keys in the prefix, whose queries are of no interest, and with its
-            # last token, which those before do not see.
-            first = part.rows.start - begun
-            whole = torch.arange(first, first + padded)
-            rows.append(whole.clamp_(part.rows.start, part.rows.stop - 1))
-            places.append(torch.arange(end + begun, end + begun + length))
-            if begun:
-                there = slice(part.done - begun, part.done)
-                self._there.append((slice(end, end + begun), part.prefix, there))
-            for offset in range(0, padded, BLOCK):
-                if position := part.done - begun + offset:
-                    block = slice(end + offset, end + offset + BLOCK)
-                    self._before.append((block, part.prefix, position))
-            end += padded
-        self._count = end // BLOCK
-        self._whole = end == parts[-1].rows.stop  # nothing was filled up
-        self._rows, self._places = torch.cat(rows).to(device), torch.cat(places).to(device)
+        groups = parts[0].prefix.kv.shape[2]
+        fewest = fewest_steady_queries(BLOCK, num_heads // groups, head_dim, device)
+        self._batches = [_BlockBatch(queries, blocks, device) for queries, blocks in _alike(parts, fewest)]
 
     def __call__(self, layer: int, q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor) -> Tensor:
         for part in self._parts:
@@ -66,18 +43,88 @@ class PrefillAttention:
             end = part.done + part.rows.stop - part.rows.start
             k_GPE[:, part.done : end] = k_TGE[part.rows].transpose(0, 1)
             v_GPE[:, part.done : end] = v_TGE[part.rows].transpose(0, 1)
-        if not self._whole:
-            q_THE, k_TGE, v_TGE = (x[self._rows] for x in (q_THE, k_TGE, v_TGE))
-        for rows, prefix, there in self._there:
-            k_GPE, v_GPE = prefix.kv[layer]
-            k_TGE[rows] = k_GPE[:, there].transpose(0, 1)
-            v_TGE[rows] = v_GPE[:, there].transpose(0, 1)
-        out_THE, lse_TH = causal_part(q_THE, k_TGE, v_TGE, self._count, self._scale)
-        for block, prefix, end in self._before:
-            k_GPE, v_GPE = prefix.kv[layer]
-            before = full_part(q_THE[block], k_GPE[:, :end], v_GPE[:, :end], self._scale, steady=True)
-            out_THE[block], _ = merge(before, (out_THE[block], lse_TH[block]))
-        return (out_THE if self._whole else out_THE[self._places]).flatten(1)
+        out_THE = torch.empty(q_THE.shape, dtype=q_THE.dtype, device=q_THE.device)
+        for batch in self._batches:
+            batch.attend(layer, q_THE, out_THE, self._scale)
+        return out_THE.flatten(1)
+
+
+@dataclass(frozen=True)
+class _Block:
+    """New tokens of one prompt that lie in one block of it."""
+
+    prefix: Prefix
+    first: int  # place of the first of them in the prompt
+    rows: range
+
+    @property
+    def start(self) -> int:
+        return self.first // BLOCK * BLOCK
+
+    @property
+    def there(self) -> int:
+        """Keys that are in the prefix: the rest of the block may not be computed yet, or not exist."""
+        return self.first + len(self.rows)
+
+
+def _alike(parts: list[PrefillPart], fewest: int) -> Iterator[tuple[int, list[_Block]]]:
+    """Blocks in the same place with about as many new tokens, few enough for their keys to be copied together; and for
+    how many queries each is computed."""
+    alike: dict[tuple[int, int], list[_Block]] = {}
+    for part in parts:
+        place, row = part.done, part.rows.start
+        while row < part.rows.stop:
+            stop = min(part.rows.stop, row + BLOCK - place % BLOCK)
+            block = _Block(part.prefix, place, range(row, stop))
+            queries = max(fewest, 1 << (len(block.rows) - 1).bit_length())
+            alike.setdefault((block.start, queries), []).append(block)
+            place, row = place + len(block.rows), stop
+    for (start, queries), blocks in alike.items():
+        at_a_time = max(1, _KEYS_AT_A_TIME // (start + BLOCK))
+        for first in range(0, len(blocks), at_a_time):
+            yield queries, blocks[first : first + at_a_time]
+
+
+class _BlockBatch:
+    """New tokens in one block of B prompts, made Q each, over the first K keys.
+
+    In a whole block a token has its own place among the queries, whether those before it are new or not.
+    """
+
+    def __init__(self, queries: int, blocks: list[_Block], device: torch.device):
+        self._blocks = blocks
+        self._keys = blocks[0].start + BLOCK
+        first_B1 = torch.tensor([block.rows.start for block in blocks])[:, None]
+        last_B1 = torch.tensor([block.rows.stop - 1 for block in blocks])[:, None]
+        skipped_B1 = torch.tensor([block.first % BLOCK if queries == BLOCK else 0 for block in blocks])[
+            :, None
+        ]
+        rows_BQ = first_B1 - skipped_B1 + torch.arange(queries)
+        is_new_BQ = (first_B1 <= rows_BQ) & (rows_BQ <= last_B1)
+        self._rows = rows_BQ[is_new_BQ].to(device)
+        self._places = torch.nonzero(is_new_BQ.flatten())[:, 0].to(device)
+        self._rows_BQ = torch.clamp(rows_BQ, first_B1, last_B1).to(device)  # any, where none is new
+        first_place_B1 = torch.tensor([block.first for block in blocks])[:, None]
+        unseen_BQK = torch.arange(self._keys) > (first_place_B1 + rows_BQ - first_B1)[..., None]
+        self._mask_BQK = torch.zeros(unseen_BQK.shape).masked_fill_(unseen_BQK, -torch.inf).to(device)
+
+    def attend(self, layer: int, q_THE: Tensor, out_THE: Tensor, scale: float) -> None:
+        k_BGKE, v_BGKE = self._kv(layer)
+        out_BQHE = causal_queries(q_THE[self._rows_BQ], k_BGKE, v_BGKE, self._mask_BQK, scale)
+        out_THE[self._rows] = out_BQHE.flatten(0, 1)[self._places]
+
+    def _kv(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Keys and values, with zeros where there are none yet: those are masked, but 0 · NaN is NaN."""
+        first = self._blocks[0].prefix.kv[layer]
+        if len(self._blocks) == 1 and self._blocks[0].there == self._keys:
+            k_GKE, v_GKE = first[:, :, : self._keys]
+            return k_GKE[None], v_GKE[None]
+        _, groups, _, width = first.shape
+        kv = first.new_zeros((2, len(self._blocks), groups, self._keys, width))
+        for place, block in enumerate(self._blocks):
+            kv[:, place, :, : block.there] = block.prefix.kv[layer, :, :, : block.there]
+        k_BGKE, v_BGKE = kv
+        return k_BGKE, v_BGKE
 
 
 _STEADY_REACH = 512  # keys: attention takes so many at a time

@@ -129,7 +129,7 @@ class Sampler:
                 torch.cat(tokens).to(device),
                 torch.cat(positions).to(device),
                 max(part.done + part.rows.stop - part.rows.start for part in parts),
-                PrefillAttention(parts, self.decoder.spec.head_dim, device),
+                PrefillAttention(parts, self.decoder.spec.num_heads, self.decoder.spec.head_dim, device),
                 LoraBatch.runs([(prefill.prefix.adapter, length) for prefill, length in chunks], steady=True),
             )
         for (prefill, length), part in zip(chunks, parts, strict=True):

@@ -163,6 +163,8 @@ class Scheduler:
         return True
 
     def _worth_waiting(self, context: np.ndarray, adapter: Adapter | None, shared: int) -> bool:
+        if len(context) < shared + _WORTH_WAITING:
+            return False
         return any(
             prefill.prefix.adapter is adapter
             and common_prefix(prefill.prefix.tokens_P, context) >= shared + _WORTH_WAITING
