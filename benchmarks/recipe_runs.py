@@ -48,9 +48,16 @@ def series(rows: Rows, metric: str, digits: int = 4) -> dict[int, float]:
     return {row["step"]: round(row[metric], digits) for row in rows if metric in row}
 
 
-def parser(about: str | None, names: Collection[str]) -> argparse.ArgumentParser:
+def parser(
+    about: str | None, names: Collection[str], *, all_by_default: bool = False
+) -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("names", nargs="+", choices=names)
+    if all_by_default:
+        made.add_argument(
+            "names", nargs="*", choices=[*names, []]
+        )  # argparse wants no name to be a choice, too
+    else:
+        made.add_argument("names", nargs="+", choices=names)
     made.add_argument("--seeds", nargs="+", type=int, default=[0])
     made.add_argument(
         "--busy",
@@ -75,7 +82,7 @@ def measure_all(
     """
     path = RESULTS / f"{title}.json"
     figures: Figures = json.loads(path.read_text()) if path.exists() else {}
-    for name in chosen.names:
+    for name in chosen.names or runs:
         run = runs[name]
         if figures.get(name, {}).get("command") != run.command:
             figures[name] = {"command": run.command, "seeds": {}}

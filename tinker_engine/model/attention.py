@@ -11,6 +11,7 @@ Shapes: T tokens, H query heads, G key/value heads, E head width, P prefix token
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 from typing import Any
 
@@ -19,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from tinker_engine.model.short_segments import SHORT, SegmentBatch, Visible, batches, copied
 from tinker_engine.model.threads import parallel
 
 _STEADY_QUERIES = (
@@ -60,21 +62,47 @@ class PackedAttention:
             return _PackedAttention.apply(q_THE, k_TGE, v_TGE, self).flatten(1)
         return packed_part(self, q_THE, k_TGE, v_TGE)[0].flatten(1)
 
-    def runs(self) -> Iterator[tuple[int, int, int]]:
-        """(start, count, length) of neighbouring segments of equal length: one kernel call each."""
-        for length, group in groupby(self.segments, key=lambda segment: segment.length):
-            members = list(group)
-            yield members[0].start, len(members), length
+    @cached_property
+    def runs(self) -> list[tuple[int, int, int]]:
+        """(start, count, length) of neighbouring long segments of equal length: one kernel call each."""
+        return [
+            (members[0].start, len(members), length)
+            for length, group in groupby(self.segments, key=lambda segment: segment.length)
+            if length > SHORT and (members := list(group))
+        ]
 
-    def families(self) -> Iterator[tuple[slice, slice]]:
-        """(rows of a segment, rows of all that descend from it)."""
+    @cached_property
+    def families(self) -> list[tuple[slice, slice]]:
+        """(rows of a segment, rows of all that descend from it), but for those that have copies."""
         last: dict[int, Segment] = {}  # descendant of each segment that has any
         for segment in self.segments:
             for ancestor in self.ancestors(segment):
                 last[ancestor] = segment
-        for above in sorted(last):
-            end = self.segments[above].end
-            yield slice(self.segments[above].start, end), slice(end, last[above].end)
+        return [
+            (slice(self.segments[above].start, end), slice(end, last[above].end))
+            for above in sorted(last)
+            if above not in self._copied and (end := self.segments[above].end)
+        ]
+
+    @cached_property
+    def short(self) -> list[SegmentBatch]:
+        return batches(
+            Visible(
+                range(segment.start, segment.end),
+                tuple(
+                    range(self.segments[above].start, self.segments[above].end)
+                    for above in reversed([*self.ancestors(segment)])
+                    if above in self._copied
+                ),
+            )
+            for segment in self.segments
+            if segment.length <= SHORT
+        )
+
+    @cached_property
+    def _copied(self) -> set[int]:
+        ancestors = [[*self.ancestors(segment)] for segment in self.segments]
+        return copied([segment.length for segment in self.segments], ancestors)
 
     def ancestors(self, segment: Segment) -> Iterator[int]:
         """Nearest first."""
@@ -200,15 +228,14 @@ def packed_part(
     packed: PackedAttention, q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor
 ) -> tuple[Tensor, Tensor]:
     out_THE = torch.empty(q_THE.shape, dtype=q_THE.dtype, device=q_THE.device)
-    lse_TH: Tensor | None = None
-    for start, count, length in packed.runs():
+    wide = torch.float64 if q_THE.dtype == torch.float64 else torch.float32
+    lse_TH = torch.empty(q_THE.shape[:2], dtype=wide, device=q_THE.device)
+    for start, count, length in packed.runs:
         rows = slice(start, start + count * length)
-        out_THE[rows], lse = causal_part(q_THE[rows], k_TGE[rows], v_TGE[rows], count, packed.scale)
-        if lse_TH is None:
-            lse_TH = torch.empty(q_THE.shape[:2], dtype=lse.dtype, device=lse.device)
-        lse_TH[rows] = lse
-    assert lse_TH is not None, "a batch has at least one segment"
-    for above, below in packed.families():
+        out_THE[rows], lse_TH[rows] = causal_part(q_THE[rows], k_TGE[rows], v_TGE[rows], count, packed.scale)
+    for batch in packed.short:
+        out_THE[batch.rows], lse_TH[batch.rows] = batch.forward(q_THE, k_TGE, v_TGE, packed.scale)
+    for above, below in packed.families:
         prefix = full_part(
             q_THE[below], k_TGE[above].transpose(0, 1), v_TGE[above].transpose(0, 1), packed.scale
         )
@@ -231,9 +258,9 @@ class _PackedAttention(torch.autograd.Function):
         packed: PackedAttention = ctx.packed
         (tokens, heads, width), groups = q_THE.shape, k_TGE.shape[1]
         dq = torch.empty_like(out_THE)
-        dk = torch.empty((tokens, groups, width), dtype=q_THE.dtype)
-        dv = torch.empty_like(dk)
-        for start, count, length in packed.runs():
+        dk = torch.zeros((tokens, groups, width), dtype=q_THE.dtype)
+        dv = torch.zeros_like(dk)
+        for start, count, length in packed.runs:
             rows = slice(start, start + count * length)
             k_THE, v_THE = _repeat(k_TGE[rows], heads), _repeat(v_TGE[rows], heads)
             parts = [_rows(x, count) for x in (d_out[rows], q_THE[rows], k_THE, v_THE, out_THE[rows])]
@@ -242,7 +269,12 @@ class _PackedAttention(torch.autograd.Function):
             dq[rows], dk_THE, dv_THE = (_flat(grad) for grad in grads)
             dk[rows] = dk_THE.view(-1, groups, heads // groups, width).sum(2)
             dv[rows] = dv_THE.view(-1, groups, heads // groups, width).sum(2)
-        for above, below in packed.families():
+        for batch in packed.short:
+            parts = batch.backward(d_out, q_THE, k_TGE, v_TGE, out_THE, lse_TH, packed.scale)
+            dq[batch.rows] = parts[0]
+            dk += parts[1]
+            dv += parts[2]
+        for above, below in packed.families:
             grouped = [_group_queries(x, groups)[None] for x in (d_out[below], q_THE[below], out_THE[below])]
             k_GPE, v_GPE = (x[above].transpose(0, 1)[None] for x in (k_TGE, v_TGE))
             lse = _group_queries(lse_TH[below][..., None], groups)[..., 0][None]

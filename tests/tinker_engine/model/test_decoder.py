@@ -81,11 +81,20 @@ def deepest(batch: MicroBatch) -> int:
     return max(len([*packed.ancestors(segment)]) for segment in batch.segments)
 
 
+LENGTHS = {  # of what all begin with, of what half go on with, and of the ends
+    "copied": (20, 18, 5, 9, 9),
+    "long beginnings": (300, 18, 5, 9, 9, 30, 1, 64),
+    "long ends": (20, 18, 5, 70, 70, 65),
+    "all long": (90, 80, 70, 70),
+}
+
+
 @pytest.mark.parametrize("family", ["llama3-rope", "qwen3"])
-def test_own_attention_and_torchs_agree_in_value_and_gradient(family: str) -> None:
+@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
+def test_own_attention_and_torchs_agree_in_value_and_gradient(family: str, lengths: tuple[int, ...]) -> None:
     """The path for other devices, which is torch's own attention with autograd, is the reference here."""
     decoder = make_decoder(make_reference(family, dtype=torch.float64))
-    prefix, more, *tails = sequences([20, 18, 5, 9, 9], decoder.spec.vocab_size)
+    prefix, more, *tails = sequences(list(lengths), decoder.spec.vocab_size)
     data = [np.concatenate((prefix, *between, tail)) for tail in tails for between in ([], [more])]
     (batch,) = pack([*data, *sequences([11, 11, 4], decoder.spec.vocab_size)], 10_000)
     assert deepest(batch) == 2
