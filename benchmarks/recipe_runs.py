@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from benchmarks.limits import RESULTS, machine
 
 Figures = dict[str, Any]
@@ -36,6 +38,20 @@ class Run:
         if done.returncode:
             raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
         return seconds
+
+
+def cpu_seconds() -> dict[str, float]:
+    """What the processors have done since the machine started."""
+    return psutil.cpu_times()._asdict()
+
+
+def stolen_since(before: dict[str, float]) -> Figures:
+    """The share of processor time that this machine wanted and other guests of its host had. Where none is stolen, or
+    the system does not count it, nothing."""
+    gone = {name: now - before[name] for name, now in cpu_seconds().items()}
+    wanted = sum(gone.values()) - gone["idle"] - gone.get("iowait", 0.0)
+    share = round(gone.get("steal", 0.0) / max(wanted, 1e-9), 2)
+    return {"stolen": share} if share else {}
 
 
 def metrics_of(folder: Path) -> Rows:
@@ -81,19 +97,23 @@ def measure_all(
     What an earlier, other command measured under the same name is dropped. `after` is called with all there is.
     """
     path = RESULTS / f"{title}.json"
-    figures: Figures = json.loads(path.read_text()) if path.exists() else {}
     for name in chosen.names or runs:
         run = runs[name]
-        if figures.get(name, {}).get("command") != run.command:
-            figures[name] = {"command": run.command, "seeds": {}}
         for seed in chosen.seeds:
+            before = cpu_seconds()
             with tempfile.TemporaryDirectory() as folder:
                 seconds = run(Path(folder) / "run", *more(name), f"seed={seed}")
                 found = summary(name, Path(folder) / "run")
             busy = {"beside_other_work": True} if chosen.busy else {}
-            found = {**busy, "seconds": round(seconds), **found}
-            figures[name]["seeds"][str(seed)] = found
+            about = {**busy, "cpu": machine()["cpu"], "seconds": round(seconds), **stolen_since(before)}
+            found = about | found
             print(name, seed, json.dumps(found), flush=True)
+            # Read only now: another process may have added to it meanwhile.
+            figures: Figures = json.loads(path.read_text()) if path.exists() else {}
+            if figures.get(name, {}).get("command") != run.command:
+                figures[name] = {"command": run.command, "seeds": {}}
+            by_seed = figures[name]["seeds"] | {str(seed): found}
+            figures[name]["seeds"] = {key: by_seed[key] for key in sorted(by_seed, key=int)}
             measured = {key: figures[key] for key in runs if key in figures}
             head = {"command": f"python -m benchmarks.{title} {' '.join(measured)}", "machine": machine()}
             path.write_text(json.dumps(head | measured, indent=1) + "\n")

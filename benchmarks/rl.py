@@ -18,6 +18,8 @@ from tinker_cookbook.utils.curves import save_comparison_png
 REWARD = "env/all/reward/total"
 FORM = "env/all/format"
 REWARD_OF_LOOP = "reward/total"
+CORRECT = "env/all/correct"
+WITH_PARTIAL_CREDIT = {"smollm2_two_digit_addition"}  # what is right in full is counted here, not the reward
 LOSSES = ("importance_sampling", "cispo", "dro", "gspo")
 LOSS_RUNS = {"tiny_arithmetic": "ppo"} | {f"tiny_arithmetic_{loss}": loss for loss in LOSSES}
 SMOLLM2 = ["model_name=HuggingFaceTB/SmolLM2-135M-Instruct", "batch_size=16", "learning_rate=1e-3"]
@@ -33,7 +35,18 @@ ONE_DIGIT = [
     "eval_every=11",
     "eval_temperature=0.0",
 ]
-TWO_DIGITS = ["env_options=largest=99,restate=True", "max_tokens=14", "batch_size=16", "learning_rate=5e-4"]
+TWO_DIGITS = [
+    "env_options=smallest=10,largest=99,restate=True,begin_answer=True,partial_credit=0.5",
+    "max_tokens=6",
+    "batch_size=96",
+    "group_size=4",
+    "learning_rate=5e-4",
+    "lr_schedule=cosine",
+    "num_substeps=4",
+    "max_steps=42",
+    "eval_every=21",
+    "test_size=100",
+]
 GYM = ["eval_every=8", "max_steps=16"]
 ONE_DIGIT_NUMBERS = "extraction=last_number,config.min_digits=1,config.max_digits=1"
 TWO_TERMS = "config.min_terms=2,config.max_terms=2"
@@ -58,7 +71,7 @@ ARGUMENTS: dict[str, list[str]] = {
     ],
     "smollm2_addition": ["env=addition", *ONE_DIGIT],
     "smollm2_multiplication": ["env=multiplication", *ONE_DIGIT],
-    "smollm2_two_digit_addition": [SMOLLM2[0], "env=addition", *TWO_DIGITS, "max_steps=60", "eval_every=30"],
+    "smollm2_two_digit_addition": [SMOLLM2[0], "env=addition", *TWO_DIGITS],
     "smollm2_chain_sum": [
         *SMOLLM2,
         "env=reasoning_gym/chain_sum",
@@ -130,23 +143,24 @@ def curve(result: Figures) -> list[dict[str, Any]]:
     return [{"step": step, REWARD: reward} for step, reward in enumerate(result["rewards"])]
 
 
-def summary(_: str, folder: Path) -> Figures:
+def summary(name: str, folder: Path) -> Figures:
     rows = metrics_of(folder)
-    sampled = list((series(rows, REWARD, 3) or series(rows, REWARD_OF_LOOP, 3)).values())
+    counted = CORRECT if name in WITH_PARTIAL_CREDIT else REWARD
+    sampled = list((series(rows, counted, 3) or series(rows, REWARD_OF_LOOP, 3)).values())
     gaps = series(rows, "optim/logprob_gap_max", 9)
     return {
         "steps": len(sampled),
         "reward_of_first_step": sampled[0],
         "reward_of_last_steps": round(fmean(sampled[-3:]), 3),
-        **held_out(rows),
+        **held_out(rows, counted),
         **({"largest_logprob_gap": max(gaps.values())} if gaps else {}),
         "rewards": sampled,
     }
 
 
-def held_out(rows: Rows) -> Figures:
+def held_out(rows: Rows, counted: str) -> Figures:
     """What recipes evaluate, if they do."""
-    tested, formed = series(rows, f"test/{REWARD}", 3), series(rows, f"test/{FORM}", 3)
+    tested, formed = series(rows, f"test/{counted}", 3), series(rows, f"test/{FORM}", 3)
     if not tested:
         return {}
     return {

@@ -30,6 +30,8 @@ class ProblemEnv(Env):
     must also have ended by the stop sequence; without `require_stop_sequence_for_format`, in any clean way.
     """
 
+    partly_right = False  # whether there are scores between 0 and 1; they are then a metric of their own
+
     def __init__(
         self,
         renderer: Renderer,
@@ -54,6 +56,10 @@ class ProblemEnv(Env):
     def check_answer(self, sample_str: str) -> bool:
         """Whether it is right: worth 1."""
 
+    async def score(self, sample_str: str) -> float:
+        """What the reward has for an answer: 1 if it is right, or with `partly_right` something between 0 and 1."""
+        return float(self.check_answer(sample_str))
+
     @abstractmethod
     def check_format(self, sample_str: str) -> bool:
         """Whether it has the asked form, right or wrong."""
@@ -62,19 +68,27 @@ class ProblemEnv(Env):
     def get_reference_answer(self) -> str:
         """For people who read the report."""
 
+    def get_prefill(self) -> str | None:
+        """With what the answer begins, if that is not left to the model. It is no part of what is checked."""
+        return None
+
     async def initial_observation(self) -> tuple[Observation, StopCondition]:
-        return self.renderer.build_generation_prompt(self._conversation()), self.stop_condition
+        prompt = self.renderer.build_generation_prompt(self._conversation(), prefill=self.get_prefill())
+        return prompt, self.stop_condition
 
     async def step(self, action: Action, *, extra: ActionExtra | None = None) -> StepResult:
         message, termination = self.renderer.parse_response(action)
         answer = get_text_content(message)
         strict = self.require_stop_sequence_for_format
         well_formed = termination.is_stop_sequence if strict else termination.is_clean
+        score = await self.score(answer)
         metrics: Metrics = {
             "format": float(well_formed and self.check_format(answer)),
-            "correct": float(self.check_answer(answer)),
+            "correct": float(score >= 1),
         }
-        reward = self.format_coef * (metrics["format"] - 1) + metrics["correct"]
+        if self.partly_right:
+            metrics["score"] = score
+        reward = self.format_coef * (metrics["format"] - 1) + score
         self._report(message, reward, metrics)
         return StepResult(reward, True, tinker.ModelInput.empty(), self.stop_condition, metrics)
 
@@ -92,29 +106,11 @@ class ProblemEnv(Env):
 
 
 class ScoredProblemEnv(ProblemEnv):
-    """As a ProblemEnv, but other episodes go on while an answer is scored. The reward has the score in it."""
-
-    partly_right = False  # whether there are scores between 0 and 1; they are then a metric of their own
+    """As a ProblemEnv whose answers take time to be scored: other episodes go on meanwhile."""
 
     @abstractmethod
     async def score(self, sample_str: str) -> float:
         """From 0 to 1."""
-
-    async def step(self, action: Action, *, extra: ActionExtra | None = None) -> StepResult:
-        message, termination = self.renderer.parse_response(action)
-        answer = get_text_content(message)
-        strict = self.require_stop_sequence_for_format
-        well_formed = termination.is_stop_sequence if strict else termination.is_clean
-        score = await self.score(answer)
-        metrics: Metrics = {
-            "format": float(well_formed and self.check_format(answer)),
-            "correct": float(score >= 1),
-        }
-        if self.partly_right:
-            metrics["score"] = score
-        reward = self.format_coef * (metrics["format"] - 1) + score
-        self._report(message, reward, metrics)
-        return StepResult(reward, True, tinker.ModelInput.empty(), self.stop_condition, metrics)
 
 
 @dataclass(frozen=True)

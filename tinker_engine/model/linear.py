@@ -101,7 +101,7 @@ class LoraPair:
         h_parts, dh_parts = h_TJR.chunk(count, dim=1), dh_TJR.chunk(count, dim=1)
         for (start, end), h_TR, dh_TR in zip(self.columns, h_parts, dh_parts, strict=True):
             dy_part = dy_TN[:, start:end]
-            torch.mm(dy_part.T, h_TR, out=db_NR[start:end])
+            db_NR[start:end] = (h_TR.T @ dy_part).T  # faster than dyᵀh, whose result is narrow
             torch.mm(dy_part, b_NR[start:end], out=dh_TR)
         db_NR.mul_(self.scale)
         dh_TJR.mul_(self.scale)

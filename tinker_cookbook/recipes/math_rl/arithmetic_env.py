@@ -6,6 +6,7 @@ import hashlib
 import operator
 import random
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from typing import Literal
 
 import chz
@@ -27,7 +28,7 @@ TEST_SHARE = 5  # one sum in so many is kept for testing
 
 
 class ArithmeticEnv(ProblemEnv):
-    """Right if the last whole number of the reply is the result."""
+    """Right if the last whole number of the reply is the result; a wrong one may be worth something by its digits."""
 
     def __init__(
         self,
@@ -37,11 +38,16 @@ class ArithmeticEnv(ProblemEnv):
         convo_prefix: list[Message] | None = None,
         format_coef: float = 0.1,
         operation: Operation = "+",
+        partial_credit: float = 0.0,
+        begin_answer: bool = False,
     ):
         super().__init__(renderer, convo_prefix, format_coef=format_coef)
         self.x = x
         self.y = y
         self.operation: Operation = operation
+        self.partial_credit = partial_credit
+        self.partly_right = partial_credit > 0
+        self.begin_answer = begin_answer
 
     @property
     def result(self) -> int:
@@ -58,14 +64,29 @@ class ArithmeticEnv(ProblemEnv):
     def get_question(self) -> str:
         return f"What is {self.x} {self.operation} {self.y}?"
 
+    def get_prefill(self) -> str | None:
+        return f"{self.x} {self.operation} {self.y} =" if self.begin_answer else None
+
     def get_reference_answer(self) -> str:
         return str(self.result)
 
     def check_answer(self, sample_str: str) -> bool:
         return last_integer(sample_str) == self.result
 
+    async def score(self, sample_str: str) -> float:
+        found = last_integer(sample_str)
+        if found is None or found == self.result:
+            return float(found == self.result)
+        return self.partial_credit * share_of_digits(found, self.result)
+
     def check_format(self, sample_str: str) -> bool:
         return last_integer(sample_str) is not None
+
+
+def share_of_digits(found: int, wanted: int) -> float:
+    """That are right, counted from the ones up; of a number that is too long or too short, of the longer one."""
+    pairs = list(zip_longest(reversed(str(found)), reversed(str(wanted))))
+    return sum(one == other for one, other in pairs) / len(pairs)
 
 
 class ArithmeticDataset(RLDataset):
@@ -80,6 +101,7 @@ class ArithmeticDataset(RLDataset):
         *,
         split: str = "train",
         largest: int = 100,
+        smallest: int = 0,
         seed: int = 0,
     ):
         self._batch_size = batch_size
@@ -88,6 +110,7 @@ class ArithmeticDataset(RLDataset):
         self._env_class = env_class
         self._split = split
         self._largest = largest
+        self._smallest = smallest
         self._seed = seed
 
     def get_batch(self, index: int) -> Sequence[EnvGroupBuilder]:
@@ -96,7 +119,7 @@ class ArithmeticDataset(RLDataset):
 
     def _group(self, rng: random.Random) -> ProblemGroupBuilder:
         while True:
-            x, y = rng.randint(0, self._largest), rng.randint(0, self._largest)
+            x, y = (rng.randint(self._smallest, self._largest) for _ in range(2))
             if is_for_testing(x, y) == (self._split == "test"):
                 return ProblemGroupBuilder(
                     functools.partial(self._env_class, x, y), self._group_size, "arithmetic"
@@ -124,17 +147,30 @@ class ArithmeticDatasetBuilder(RLDatasetBuilder):
         default=False,
         doc="It is shown as 4 + 5 = 9, as small models know sums from their texts, and not as 9",
     )
+    begin_answer: bool = chz.field(
+        default=False, doc="The answer to 27 + 15 begins with '27 + 15 =', and the model writes what follows"
+    )
     system_prompt: str | None = chz.field(default=None, doc="What is said before everything else")
     test_size: int = chz.field(default=100, doc="Sums to test on, none of which is trained on; 0: none")
-    largest: int = chz.field(default=100, doc="Numbers are from 0 to this")
+    smallest: int = chz.field(default=0, doc="Numbers are from this on")
+    largest: int = chz.field(default=100, doc="Numbers are up to this")
     operation: Operation = chz.field(default="+", doc="+, - or *")
     seed: int = chz.field(default=0, doc="Of the sums")
     format_coef: float = chz.field(default=0.1, doc="What a reply without a number, or cut off, loses")
+    partial_credit: float = chz.field(
+        default=0.0,
+        doc="What a wrong number is worth if nearly all its digits are right, in proportion to them",
+    )
 
     @chz.validate
     def _check(self) -> None:
-        if self.largest < 9:
-            raise ConfigurationError(f"largest={self.largest} gives too few sums to hold any out; at least 9")
+        if not 0 <= self.smallest <= self.largest - 9:
+            raise ConfigurationError(
+                f"from smallest={self.smallest} to largest={self.largest} there are too few sums to hold any out; "
+                "largest must be at least 9 more, and smallest at least 0"
+            )
+        if not 0 <= self.partial_credit < 1:
+            raise ConfigurationError(f"partial_credit={self.partial_credit} must be from 0 to below 1")
 
     async def __call__(self) -> tuple[RLDataset, RLDataset | None]:
         tokenizer = await asyncio.to_thread(get_tokenizer, self.model_name_for_tokenizer)
@@ -145,9 +181,15 @@ class ArithmeticDatasetBuilder(RLDatasetBuilder):
             convo_prefix=self._prefix() or None,
             format_coef=self.format_coef,
             operation=self.operation,
+            partial_credit=self.partial_credit,
+            begin_answer=self.begin_answer,
         )
         dataset = functools.partial(
-            ArithmeticDataset, env_class=env_class, largest=self.largest, seed=self.seed
+            ArithmeticDataset,
+            env_class=env_class,
+            largest=self.largest,
+            smallest=self.smallest,
+            seed=self.seed,
         )
         test = dataset(self.test_size, 1, 1, split="test") if self.test_size else None
         return dataset(self.batch_size, self.group_size, self.n_batches), test

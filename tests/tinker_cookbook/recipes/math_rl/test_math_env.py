@@ -203,3 +203,39 @@ def test_the_example_is_shown_as_its_answer_alone_or_restated(restate: bool, sho
     dataset, _ = asyncio.run(builder())
     env: Any = asyncio.run(dataset.get_batch(0)[0].make_envs())[0]
     assert shown in prompt_of(env)
+
+
+def test_a_wrong_sum_is_worth_something_by_its_digits_if_that_is_asked_for():
+    dataset, _ = asyncio.run(ArithmeticDatasetBuilder(n_batches=1, partial_credit=0.5, **COMMON)())
+    env: Any = asyncio.run(dataset.get_batch(0)[0].make_envs())[0]
+    env.x, env.y = 47, 65
+    wanted = {
+        "112": (1.0, 1.0),
+        "122": (1 / 3, 0.0),
+        "12": (1 / 3, 0.0),
+        "1112": (0.375, 0.0),
+        "many": (-0.1, 0.0),
+    }
+    for reply, (reward, correct) in wanted.items():
+        result = step(env, reply)
+        assert result.reward == pytest.approx(reward), reply
+        assert result.metrics["correct"] == correct
+    with pytest.raises(ConfigurationError, match="partial_credit"):
+        ArithmeticDatasetBuilder(n_batches=1, partial_credit=1.0, **COMMON)
+
+
+def test_the_answer_can_be_begun_for_the_model():
+    builder = ArithmeticDatasetBuilder(n_batches=1, restate=True, begin_answer=True, **COMMON)
+    dataset, _ = asyncio.run(builder())
+    env: Any = asyncio.run(dataset.get_batch(0)[0].make_envs())[0]
+    assert prompt_of(env).endswith(f"\n{env.x} + {env.y} =")
+    assert step(env, f" {env.x + env.y}").reward == 1.0
+
+
+def test_numbers_have_a_smallest_and_a_largest():
+    train, test = asyncio.run(ArithmeticDatasetBuilder(n_batches=30, smallest=10, largest=99, **COMMON)())
+    numbers = {number for pair in [*sums(train), *sums(test)] for number in pair}
+    assert (min(numbers), max(numbers)) == (10, 99)
+    for wrong in ({"smallest": 5, "largest": 13}, {"smallest": -1, "largest": 13}):
+        with pytest.raises(ConfigurationError, match="smallest"):
+            ArithmeticDatasetBuilder(n_batches=1, **wrong, **COMMON)
