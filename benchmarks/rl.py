@@ -43,8 +43,8 @@ TWO_DIGITS = [
     "learning_rate=5e-4",
     "lr_schedule=cosine",
     "num_substeps=4",
-    "max_steps=42",
-    "eval_every=21",
+    "max_steps=30",
+    "eval_every=15",
     "test_size=100",
 ]
 GYM = ["eval_every=8", "max_steps=16"]

@@ -98,7 +98,7 @@ def test_a_file_of_problems_and_a_builder_of_ones_own(tmp_path):
         (f"{HERE}:NotChz", {}, "NotChz is not decorated with @chz.chz"),
         (f"{HERE}:SETTINGS", {}, "is no RLDatasetBuilder"),
         (f"{HERE}:Demanding", {}, "cannot be made of what the command line gives it: .*secret"),
-        ("multiplication", {"largest": 2}, "largest=2 gives too few"),
+        ("multiplication", {"largest": 2}, "from smallest=0 to largest=2 there are too few"),
     ],
 )
 def test_what_is_wrong_is_one_sentence_that_says_what_to_type(env, options, words):
