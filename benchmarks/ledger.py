@@ -98,7 +98,9 @@ def page(figures: Figures) -> str:
         "| recipe | figure | first → last | seeds | seconds |",
         "|---" * 5 + "|",
     ]
-    commands = ["\n## Commands\n", "```"]
+    missing = [name for name in ENTRIES if name not in figures]
+    commands = [f"\nNot run yet: {', '.join(missing)}."] if missing else []
+    commands += ["\n## Commands\n", "```"]
     for name, measured in figures.items():
         by_seed: Figures = measured["seeds"]
         seconds = ", ".join(str(result["seconds"]) for result in by_seed.values())

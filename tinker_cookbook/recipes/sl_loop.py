@@ -45,18 +45,19 @@ class Config:
     save_every: int = 20  # steps; 0: only at the end
     ttl_seconds: int | None = 604800  # how long the server keeps a checkpoint; the final one stays
     max_steps: int | None = None
+    seed: int = 0  # of the adapter's first weights and of the order of the data
 
 
 def main(config: Config) -> None:
     ml_logger = ml_log.setup_logging(config.log_path, config=config)
 
-    # The data: conversations, in an order that is always the same.
+    # The data: conversations, in an order that is the same for a seed.
     if config.file_path is None:
         conversations = knight_conversations("train")
     else:
         lines = Path(config.file_path).expanduser().read_text(encoding="utf-8").splitlines()
         conversations = [json.loads(line)["messages"] for line in lines]
-    random.Random(0).shuffle(conversations)
+    random.Random(config.seed).shuffle(conversations)
     n_batches = len(conversations) // config.batch_size  # what does not fill a batch is left out
     n_steps = n_batches if config.max_steps is None else min(n_batches, config.max_steps)
 
@@ -66,7 +67,7 @@ def main(config: Config) -> None:
     if checkpoint is None or checkpoint.state_path is None:
         start = 0
         training_client = service_client.create_lora_training_client(
-            config.model_name, rank=config.lora_rank, seed=0
+            config.model_name, rank=config.lora_rank, seed=config.seed
         )
     else:
         start = checkpoint.batch or 0
