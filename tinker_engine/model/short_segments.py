@@ -98,15 +98,15 @@ class SegmentBatch:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Gradients of the queries of `rows`, and of all keys and values, as far as they go through this batch. `out`
         and `lse` are those over all keys of a query."""
-        groups, real_BQ = k_TGE.shape[1], self._queries_BQ
-        d_BQHE = d_out[real_BQ] * self._is_real_BQ[..., None, None]
-        lse_BGX = _by_group(lse_TH[real_BQ][..., None], groups)[..., 0].contiguous()
+        groups, rows_BQ = k_TGE.shape[1], self._queries_BQ
+        d_BQHE = d_out[rows_BQ] * self._is_real_BQ[..., None, None]
+        lse_BGX = _by_group(lse_TH[rows_BQ][..., None], groups)[..., 0].contiguous()
         dq, dk, dv = _flash_backward(
             _by_group(d_BQHE, groups),
-            _by_group(q_THE[real_BQ], groups),
+            _by_group(q_THE[rows_BQ], groups),
             self._keys(k_TGE),
             self._keys(v_TGE),
-            _by_group(out_THE[real_BQ], groups),
+            _by_group(out_THE[rows_BQ], groups),
             lse_BGX,
             0.0,
             False,
