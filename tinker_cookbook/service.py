@@ -1,11 +1,14 @@
 """One way to a Tinker API: the server the user named, else an engine on this machine."""
 
+import asyncio
+import atexit
 import os
 import sys
 import threading
 from typing import TYPE_CHECKING
 
 import tinker
+from tinker.lib import internal_client_holder
 
 if TYPE_CHECKING:
     from tinker_engine.embedded import Engine
@@ -97,3 +100,15 @@ def _forget_after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_after_fork)
+
+
+@atexit.register
+def _end_thread_of_sdk() -> None:
+    """It goes on while Python shuts down, and where that finds it inside of compiled code the process is aborted, after
+    a script that did all its work."""
+    holder = getattr(internal_client_holder, "_internal_client_holder_thread_singleton", None)
+    thread: threading.Thread | None = getattr(holder, "_thread", None)
+    if holder is not None and thread is not None and thread.is_alive():
+        loop: asyncio.AbstractEventLoop = holder.get_loop()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(timeout=1)
