@@ -9,7 +9,7 @@ adds to benchmarks/results/ledger.json and writes docs/ledger.md. `reasoning_gym
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.limits import RESULTS, machine
+from benchmarks.limits import RESULTS
 from benchmarks.recipe_runs import Figures, Run, measure_all, metrics_of, parser, series
 
 RECIPES = "tinker_cookbook.recipes"
@@ -91,10 +91,9 @@ def write_page(figures: Figures) -> None:
 
 
 def page(figures: Figures) -> str:
-    here = machine()
     lines = [
         HEAD,
-        f"Last measured on {here['cores']} cores, {here['cpu']} ({here['instructions']}).\n",
+        *_processors(figures),
         "| recipe | figure | first → last | seeds | seconds |",
         "|---" * 5 + "|",
     ]
@@ -110,6 +109,15 @@ def page(figures: Figures) -> str:
             lines.append(f"| {first[0]} | `{metric}` | {climbs} | {first[1]} | {first[2]} |")
         commands.append(measured["command"])
     return "\n".join([*lines, *commands, "```", ""])
+
+
+def _processors(figures: Figures) -> list[str]:
+    """Which rows are of which, for their seconds are to be compared only among each other."""
+    names: dict[str, list[str]] = {}
+    for name, measured in figures.items():
+        for cpu in dict.fromkeys(result["cpu"] for result in measured["seeds"].values()):
+            names.setdefault(cpu, []).append(name)
+    return [f"On {cpu}: {', '.join(rows)}.\n" for cpu, rows in names.items()]
 
 
 def _climb(values: dict[str, float]) -> str:

@@ -3,6 +3,7 @@ as a first run does; its seconds include that."""
 
 import argparse
 import json
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -27,7 +28,7 @@ class Run:
 
     @property
     def command(self) -> str:
-        return " ".join(["python", "-m", self.module, *self.arguments])
+        return shlex.join(["python", "-m", self.module, *self.arguments])
 
     def __call__(self, folder: Path, *more: str) -> float:
         """Seconds it took. `folder` is the run's own."""

@@ -17,24 +17,12 @@ from tinker_cookbook.utils.curves import save_comparison_png
 
 REWARD = "env/all/reward/total"
 FORM = "env/all/format"
-REWARD_OF_LOOP = "reward/total"
 CORRECT = "env/all/correct"
-WITH_PARTIAL_CREDIT = {"smollm2_two_digit_addition"}  # what is right in full is counted here, not the reward
+# What is right is counted here, and not the reward, which has part of a point for something else.
+COUNTED_BY_CORRECT = {"smollm2_multiplication", "smollm2_two_digit_addition"}
 LOSSES = ("importance_sampling", "cispo", "dro", "gspo")
 LOSS_RUNS = {"tiny_arithmetic": "ppo"} | {f"tiny_arithmetic_{loss}": loss for loss in LOSSES}
 SMOLLM2 = ["model_name=HuggingFaceTB/SmolLM2-135M-Instruct", "batch_size=16", "learning_rate=1e-3"]
-ONE_DIGIT = [
-    SMOLLM2[0],
-    "env_options=largest=9,include_fewshot=False",
-    "batch_size=12",
-    "learning_rate=1e-3",
-    "lr_schedule=cosine",
-    "max_steps=11",
-    "max_tokens=12",
-    "test_size=60",
-    "eval_every=11",
-    "eval_temperature=0.0",
-]
 TWO_DIGITS = [
     "env_options=smallest=10,largest=99,restate=True,begin_answer=True,partial_credit=0.5",
     "max_tokens=6",
@@ -52,6 +40,24 @@ ONE_DIGIT_NUMBERS = "extraction=last_number,config.min_digits=1,config.max_digit
 TWO_TERMS = "config.min_terms=2,config.max_terms=2"
 REINFORCE = ["advantage=reward", "remove_constant_reward_groups=False", "learning_rate=2e-3", "eval_every=16"]
 
+
+def one_digit(max_steps: int, learning_rate: float, max_tokens: int, *more_options: str) -> list[str]:
+    options = ["largest=9", "include_fewshot=False", "system_prompt=Answer with an equation.", *more_options]
+    return [
+        SMOLLM2[0],
+        f"env_options={','.join(options)}",
+        "batch_size=24",
+        "group_size=4",
+        f"learning_rate={learning_rate}",
+        "lr_schedule=cosine",
+        f"max_tokens={max_tokens}",
+        "test_size=60",
+        "eval_temperature=0.0",
+        f"max_steps={max_steps}",
+        f"eval_every={max_steps}",
+    ]
+
+
 ARGUMENTS: dict[str, list[str]] = {
     "tiny_arithmetic": [],
     "tiny_arithmetic_sync": [*REINFORCE, "max_steps=32"],
@@ -67,10 +73,15 @@ ARGUMENTS: dict[str, list[str]] = {
     "tiny_sort": [
         "env=sort",
         "env_options=task_options.kinds=letters,task_options.longest=3",
-        "max_steps=50",
+        "max_steps=64",
+        "eval_every=32",
     ],
-    "smollm2_addition": ["env=addition", *ONE_DIGIT],
-    "smollm2_multiplication": ["env=multiplication", *ONE_DIGIT],
+    "smollm2_addition": ["env=addition", *one_digit(10, 1e-3, 12)],
+    "smollm2_multiplication": [
+        "env=multiplication",
+        *one_digit(12, 8e-4, 10, "equation=True", "format_coef=0.3"),
+        "num_substeps=2",
+    ],
     "smollm2_two_digit_addition": [SMOLLM2[0], "env=addition", *TWO_DIGITS],
     "smollm2_chain_sum": [
         *SMOLLM2,
@@ -94,9 +105,6 @@ ARGUMENTS: dict[str, list[str]] = {
 RUNS = {
     name: Run("tinker_cookbook.rl.train_cli", ("save_every=0", *arguments))
     for name, arguments in ARGUMENTS.items()
-} | {
-    f"recipe_{name}": Run(f"tinker_cookbook.recipes.{name}", ("save_every=0",))
-    for name in ("rl_loop", "rl_basic", "math_rl.train", "rubric.train")
 }
 
 
@@ -110,8 +118,8 @@ def show(figures: Figures) -> None:
 
 
 def table(figures: Figures) -> str:
-    """Of a run with several seeds, the figures of each in turn."""
-    head = "| run | seeds | reward, first step | last three | held-out before | after | seconds |"
+    """Of a run with several seeds, the figures of each in turn: the reward, or the share that is right."""
+    head = "| run | seeds | sampled, first step | last three | held-out before | after | seconds |"
     return "\n".join([head, "|---" * 7 + "|", *(_line(name, figures[name]["seeds"]) for name in figures)])
 
 
@@ -125,13 +133,13 @@ def draw(figures: Figures) -> None:
     """A plot for each run with its seeds, and one with the losses side by side. Old results may have no curves."""
     measured = {name: figures[name]["seeds"] for name in RUNS if name in figures}
     curves = {
-        name: {f"seed {seed}": curve(result) for seed, result in seeds.items()}
+        name: {f"seed {seed}": curve(result, counted(name)) for seed, result in seeds.items()}
         for name, seeds in measured.items()
         if all("rewards" in result for result in seeds.values())
     }
     for name, by_seed in curves.items():
         if name not in LOSS_RUNS or name == "tiny_arithmetic":
-            save_comparison_png(by_seed, RESULTS / f"rl_{name}.png", keys=[REWARD], title=name)
+            save_comparison_png(by_seed, RESULTS / f"rl_{name}.png", keys=[counted(name)], title=name)
     losses = {
         loss: curves[name]["seed 0"] for name, loss in LOSS_RUNS.items() if "seed 0" in curves.get(name, {})
     }
@@ -139,30 +147,30 @@ def draw(figures: Figures) -> None:
         save_comparison_png(losses, RESULTS / "rl_losses.png", keys=[REWARD], title="losses, seed 0")
 
 
-def curve(result: Figures) -> list[dict[str, Any]]:
-    return [{"step": step, REWARD: reward} for step, reward in enumerate(result["rewards"])]
+def curve(result: Figures, metric: str) -> list[dict[str, Any]]:
+    return [{"step": step, metric: value} for step, value in enumerate(result["rewards"])]
+
+
+def counted(name: str) -> str:
+    return CORRECT if name in COUNTED_BY_CORRECT else REWARD
 
 
 def summary(name: str, folder: Path) -> Figures:
     rows = metrics_of(folder)
-    counted = CORRECT if name in WITH_PARTIAL_CREDIT else REWARD
-    sampled = list((series(rows, counted, 3) or series(rows, REWARD_OF_LOOP, 3)).values())
+    sampled = list(series(rows, counted(name), 3).values())
     gaps = series(rows, "optim/logprob_gap_max", 9)
     return {
         "steps": len(sampled),
         "reward_of_first_step": sampled[0],
         "reward_of_last_steps": round(fmean(sampled[-3:]), 3),
-        **held_out(rows, counted),
+        **held_out(rows, counted(name)),
         **({"largest_logprob_gap": max(gaps.values())} if gaps else {}),
         "rewards": sampled,
     }
 
 
-def held_out(rows: Rows, counted: str) -> Figures:
-    """What recipes evaluate, if they do."""
-    tested, formed = series(rows, f"test/{counted}", 3), series(rows, f"test/{FORM}", 3)
-    if not tested:
-        return {}
+def held_out(rows: Rows, metric: str) -> Figures:
+    tested, formed = series(rows, f"test/{metric}", 3), series(rows, f"test/{FORM}", 3)
     return {
         "held_out_before": tested[min(tested)],
         "held_out_after": tested[max(tested)],

@@ -34,6 +34,7 @@ from tinker_engine.model.pull import pull
 
 SMOLLM2 = "HuggingFaceTB/SmolLM2-135M-Instruct"
 REWARD = "env/all/reward/total"
+HELD_OUT = "test/env/all/correct"
 SHOWN = 6  # problems of the table
 WIDTH = 40  # of a column
 
@@ -55,11 +56,12 @@ DEMOS = {
         "sums of numbers of one digit",
         {
             "env": "addition",
-            "env_options": ("largest=9", "include_fewshot=False"),
-            "batch_size": 12,
+            "env_options": ("largest=9", "include_fewshot=False", "system_prompt=Answer with an equation."),
+            "batch_size": 24,
+            "group_size": 4,
             "learning_rate": 1e-3,
             "lr_schedule": "cosine",
-            "max_steps": 11,
+            "max_steps": 10,
             "max_tokens": 12,
             "test_size": 60,
         },
@@ -167,7 +169,7 @@ def figures(folder: Path) -> str:
     rows: dict[int, dict[str, Any]] = {}
     for row in map(json.loads, lines):
         rows[row["step"]] = rows.get(row["step"], {}) | row
-    shown = {"reward of sampled answers": REWARD, "held-out problems, likeliest answer": f"test/{REWARD}"}
+    shown = {"reward of sampled answers": REWARD, "held-out problems, likeliest answer": HELD_OUT}
     curves = {
         label: [rows[step][key] for step in sorted(rows) if key in rows[step]] for label, key in shown.items()
     }

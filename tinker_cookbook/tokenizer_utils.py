@@ -120,6 +120,8 @@ def _cannot_load(name: str, error: Exception, local: bool) -> str:
 
 # --- text that stays text ---------------------------------------------------------------------------------
 
+_KEPT_TEXTS, _KEPT_CHARACTERS = 2048, 2000
+
 
 class PlainTextEncoder:
     """Encodes what people wrote, so that "<|im_end|>" or "<think>" in it is those characters and no control token.
@@ -127,14 +129,27 @@ class PlainTextEncoder:
     `encode(..., split_special_tokens=True)` of `transformers` is not enough. It lets every added token through that is
     not marked special, such as Qwen's `<tool_call>` and DeepSeek's `<｜User｜>`, and it works by a switch on the shared
     tokenizer, which another thread may turn meanwhile.
+
+    Short texts are kept: roles, headers, and prompts that all members of a group begin with come again and again.
     """
 
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer = tokenizer
+        self._kept: dict[str, tuple[int, ...]] = {}
         self._added: dict[str, int] = getattr(tokenizer, "get_added_vocab", dict)()
         self._added_ids = frozenset(self._added.values())
 
     def __call__(self, text: str) -> list[int]:
+        if (kept := self._kept.get(text)) is not None:
+            return list(kept)
+        tokens = self._as_text(text)
+        if len(text) <= _KEPT_CHARACTERS:
+            if len(self._kept) >= _KEPT_TEXTS:
+                self._kept.clear()
+            self._kept[text] = tuple(tokens)
+        return tokens
+
+    def _as_text(self, text: str) -> list[int]:
         tokens = self._encode(text)
         if self._added_ids.isdisjoint(tokens):
             return tokens

@@ -25,6 +25,7 @@ from benchmarks.peers.environments import FOLDER
 from benchmarks.peers.figures import Figures, agreement, contestant_figures, ratios
 from benchmarks.peers.processes import Contestant, Worker, python_of
 from benchmarks.peers.workloads import OURS, QUICK, WORKLOADS, Context, Message, Workload
+from benchmarks.recipe_runs import cpu_seconds, stolen_since
 from tinker_cookbook.tokenizer_utils import get_tokenizer
 from tinker_engine.model.folders import resolve
 
@@ -90,7 +91,7 @@ def measure(
     workload: Workload, contestants: dict[str, Contestant], context: Context, rounds: int, environments: Path
 ) -> Figures:
     setup = workload.setup(context, rounds)
-    load = os.getloadavg()[0]
+    load, before = os.getloadavg()[0], cpu_seconds()
     with ExitStack() as stack:
         workers: dict[str, Worker] = {}
         for name, contestant in contestants.items():
@@ -117,6 +118,7 @@ def measure(
         "tokens": workload.tokens,
         "rounds": rounds,
         "load_before": round(load, 2),
+        **stolen_since(before),
         "ratios": ratios(figures, workload),
         "agreement": agreement(warm_ups),
         "contestants": figures,

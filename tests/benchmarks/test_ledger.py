@@ -16,11 +16,14 @@ def test_every_entry_is_a_command(name: str):
 def test_the_page_has_a_row_for_each_metric_and_the_command():
     first, last = {"0": 6.8, "40": 0.05}, {"0": 0.0, "20": 0.9, "40": 1.0}
     metrics = {"test/nll": first, "test/in_style_and_true": last}
-    figures = {"sl_basic": {"command": "python -m x", "seeds": {"0": {"seconds": 38, **metrics}}}}
+    figures = {
+        "sl_basic": {"command": "python -m x", "seeds": {"0": {"cpu": "Abacus", "seconds": 38, **metrics}}}
+    }
     text = page(figures)
     assert "| sl_basic | `test/nll` | 6.8 → 0.05 | 0 | 38 |" in text
     assert "|  | `test/in_style_and_true` | 0 → 1 |  |  |" in text
     assert "\npython -m x\n" in text
+    assert "\nOn Abacus: sl_basic.\n" in text
 
 
 def test_all_recipes_are_run_unless_some_are_named():

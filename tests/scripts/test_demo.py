@@ -49,7 +49,7 @@ def test_where_the_model_cannot_be_pulled_the_tiny_one_takes_its_place(monkeypat
 
 def test_of_a_resumed_run_the_last_row_of_a_step_counts(tmp_path: Path):
     rewards = [(0, 0.1), (1, 0.5), (1, 0.7)]
-    rows = [{"step": step, demo.REWARD: reward, f"test/{demo.REWARD}": reward} for step, reward in rewards]
+    rows = [{"step": step, demo.REWARD: reward, demo.HELD_OUT: reward} for step, reward in rewards]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert [line.split()[-3:] for line in demo.figures(tmp_path).splitlines()] == [["10%", "→", "70%"]] * 2
 

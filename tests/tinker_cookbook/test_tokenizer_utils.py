@@ -178,3 +178,14 @@ def test_the_tiny_model_can_be_shown_its_own_marks():
 
 def test_nothing_is_added_at_the_beginning(folder):
     assert PlainTextEncoder(get_tokenizer(str(folder)))("") == []
+
+
+def test_what_is_kept_of_a_text_belongs_to_nobody():
+    encode = PlainTextEncoder(get_tokenizer("tinker-engine/tiny-chat"))
+    first = encode("say it again")
+    expected = list(first)
+    first.clear()
+    assert encode("say it again") == expected
+    for number in range(3000):  # more texts than are kept
+        encode(str(number))
+    assert encode("say it again") == expected

@@ -12,7 +12,7 @@ from typing import Any
 import tinker
 
 from tinker_cookbook.rl.data_processing import assemble_training_data, compute_advantages, sampled_tokens
-from tinker_cookbook.rl.metrics import incorporate_kl_penalty
+from tinker_cookbook.rl.metrics import incorporate_entropy_bonus, incorporate_kl_penalty
 from tinker_cookbook.rl.pipeline import RolledOut
 from tinker_cookbook.rl.types import TrajectoryGroup
 
@@ -89,7 +89,7 @@ def in_order(rolled_P: Iterable[RolledOut]) -> list[RolledOut]:
 
 
 async def make_data(
-    groups_P: list[TrajectoryGroup], advantage: str, penalty: KLPenalty | None
+    groups_P: list[TrajectoryGroup], advantage: str, penalty: KLPenalty | None, entropy_coef: float = 0.0
 ) -> tuple[list[tinker.Datum], list[dict[str, int]], Metrics]:
     """Datums, of which group and member each is, and the figures of the penalty."""
     if penalty is None and advantage != "reward" and any(len(each.trajectories_G) == 1 for each in groups_P):
@@ -99,6 +99,8 @@ async def make_data(
         )
     advantages_P = compute_advantages(groups_P, advantage)
     data_D, metadata_D = _with_actions(*assemble_training_data(groups_P, advantages_P))
+    if entropy_coef and data_D:
+        incorporate_entropy_bonus(data_D, entropy_coef)
     if penalty is None or not data_D:
         return data_D, metadata_D, {}
     metrics = await incorporate_kl_penalty(

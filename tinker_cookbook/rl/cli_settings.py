@@ -26,6 +26,7 @@ class RLSettings(CommandSettings):
     )
     kl_penalty_coef: float = chz.field(default=0.0, doc="Price of a nat away from the base model")
     kl_discount_factor: float = chz.field(default=0.0, doc="Share of later departures a token answers for")
+    entropy_coef: float = chz.field(default=0.0, doc="Worth of a nat of surprise; keeps the policy trying")
     compute_post_kl: bool = chz.field(default=False, doc="Measure how far each update moves the policy")
     max_importance_weight: float = chz.field(
         default=0.0, doc="Cap on weights that correct for stale or mismatched samples; 0: no such weights"
@@ -51,8 +52,9 @@ class RLSettings(CommandSettings):
 
 
 SAME = tuple(
-    "temperature advantage loss_fn kl_penalty_coef kl_discount_factor compute_post_kl max_importance_weight "
-    "remove_constant_reward_groups rollout_error_tolerance eval_temperature num_groups_to_log".split()
+    "temperature advantage loss_fn kl_penalty_coef kl_discount_factor entropy_coef compute_post_kl "
+    "max_importance_weight remove_constant_reward_groups rollout_error_tolerance eval_temperature "
+    "num_groups_to_log".split()
 )
 
 

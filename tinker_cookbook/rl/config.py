@@ -84,6 +84,9 @@ class Config(RunConfig):
         default=0.0, doc="Share of later departures that a token answers for"
     )
     kl_reference_config: KLReferenceConfig | None = chz.field(default=None, doc="Needed for the penalty")
+    entropy_coef: float = chz.field(
+        default=0.0, doc="Worth of a nat of surprise in what is sampled, which keeps the policy trying"
+    )
     max_importance_weight: float = chz.field(
         default=0.0,
         doc="Weight each token by how much likelier it is now than when it was sampled, this at most; 0: don't",
@@ -139,7 +142,12 @@ class Config(RunConfig):
                 f"{self.model_name}, or kl_penalty_coef=0"
             )
         at_least = {"max_tokens": 1, "num_substeps": 1, "warmup_steps": 0, "num_groups_to_log": 0}
-        at_least |= {"group_timeout_seconds": 0, "max_importance_weight": 0, "kl_penalty_coef": 0}
+        at_least |= {
+            "group_timeout_seconds": 0,
+            "max_importance_weight": 0,
+            "kl_penalty_coef": 0,
+            "entropy_coef": 0,
+        }
         for name, least in at_least.items():
             if getattr(self, name) < least:
                 raise ConfigurationError(f"{name}={getattr(self, name)} must be at least {least}")

@@ -88,14 +88,28 @@ async def incorporate_kl_penalty(
         (_field(datum, "logprobs") - base_T) * mask_T
         for datum, base_T, mask_T in safezip(data_D, base_logprobs_D, masks_D)
     ]
-    average = float(sum(map(torch.sum, departures_D)) / sum(map(torch.sum, masks_D)))
-    for datum, departure_T, mask_T in safezip(data_D, departures_D, masks_D):
-        penalty_T = kl_penalty_coef * mask_T * (average - departure_T)
-        if kl_discount_factor > 0:
-            penalty_T = mask_T * discounted_future_sum_vectorized(penalty_T, kl_discount_factor)
+    return {"kl_policy_base": _penalise(data_D, departures_D, kl_penalty_coef, kl_discount_factor)}
+
+
+def incorporate_entropy_bonus(data_D: list[tinker.Datum], entropy_coef: float) -> None:
+    """Add to the advantage of each token what it is less likely than the average token: a policy that keeps trying."""
+    surprises_D = [_field(datum, "logprobs") * _field(datum, "mask") for datum in data_D]
+    _penalise(data_D, surprises_D, entropy_coef)
+
+
+def _penalise(
+    data_D: list[tinker.Datum], amounts_D: list[torch.Tensor], coef: float, discount_factor: float = 0.0
+) -> float:
+    """For what is above the average of all sampled tokens, which is returned."""
+    masks_D = [_field(datum, "mask") for datum in data_D]
+    average = float(sum(map(torch.sum, amounts_D)) / sum(map(torch.sum, masks_D)))
+    for datum, amount_T, mask_T in safezip(data_D, amounts_D, masks_D):
+        penalty_T = coef * mask_T * (average - amount_T)
+        if discount_factor > 0:
+            penalty_T = mask_T * discounted_future_sum_vectorized(penalty_T, discount_factor)
         advantages_T = _field(datum, "advantages") + penalty_T
         datum.loss_fn_inputs["advantages"] = tinker.TensorData.from_torch(advantages_T.float())
-    return {"kl_policy_base": average}
+    return average
 
 
 def discounted_future_sum_vectorized(x: torch.Tensor, gamma: float) -> torch.Tensor:

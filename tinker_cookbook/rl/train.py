@@ -249,7 +249,7 @@ class Trainer:
         """The data to send; what it was made of is noted in the batch."""
         config = self._config
         data_D, metadata_D, metrics = await make_data(
-            [rolled.group for rolled in rolled_P], config.advantage, self._penalty
+            [rolled.group for rolled in rolled_P], config.advantage, self._penalty, config.entropy_coef
         )
         minibatch = Minibatch(rolled_P, data_D, metadata_D, metrics)
         batch.minibatches.append(minibatch)

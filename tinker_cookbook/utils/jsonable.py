@@ -26,6 +26,10 @@ def to_jsonable(obj: Any) -> Any:
     return Converter().convert(obj)
 
 
+_AS_THEY_ARE = frozenset({type(None), bool, int, str})
+_WALKED = frozenset({dict, list, tuple})
+
+
 class _Absent:
     """No plain value; None is one."""
 
@@ -94,8 +98,13 @@ def class_name(cls: type) -> str:
 
 def _plain(obj: Any) -> Any:
     """The JSON value of what needs no walk, else `_Absent`."""
-    if obj is None or isinstance(obj, bool):
+    kind = type(obj)  # first what nearly all values are: the questions further down take their time
+    if kind in _AS_THEY_ARE:
         return obj
+    if kind is float:
+        return _number(obj)
+    if kind in _WALKED:
+        return _Absent
     if isinstance(obj, Enum):
         value = _plain(obj.value)
         return obj.name if value is _Absent else value

@@ -28,6 +28,7 @@ def made(**fields: Any):
         ({"group_timeout_seconds": -1.0}, "group_timeout_seconds"),
         ({"max_importance_weight": -1.0}, "max_importance_weight"),
         ({"kl_penalty_coef": -1.0}, "kl_penalty_coef"),
+        ({"entropy_coef": -1.0}, "entropy_coef"),
         (
             {"async_config": AsyncConfig(max_steps_off_policy=-1, groups_per_batch=2)},
             "max_steps_off_policy=-1",

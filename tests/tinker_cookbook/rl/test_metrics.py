@@ -14,6 +14,7 @@ from tinker_cookbook.rl.metrics import (
     compute_post_kl,
     compute_sampling_client_metrics,
     discounted_future_sum_vectorized,
+    incorporate_entropy_bonus,
     incorporate_kl_penalty,
 )
 
@@ -104,6 +105,17 @@ def test_the_penalty_is_for_departing_more_than_the_average():
     assert advantages(data_D[0]) == pytest.approx([0.0, 1.0 + 2 * (0.15 - 0.4)])
     assert advantages(data_D[1]) == pytest.approx([-1.0 + 2 * (0.15 + 0.1)])
     assert client.asked == [[3, 4, 5], [3, 6]], "whole sequences"
+
+
+def test_the_bonus_is_for_what_is_less_likely_than_the_average():
+    # logprobs -0.2 and -0.8 of what was sampled, -0.5 on average; that of the prompt counts for nothing
+    data_D = [
+        datum([3, 4, 5], [-9.0, -0.2], [0.0, 1.0], advantage=1.0),
+        datum([3, 6], [-0.8], [1.0], advantage=-1.0),
+    ]
+    incorporate_entropy_bonus(data_D, 2.0)
+    assert advantages(data_D[0]) == pytest.approx([0.0, 1.0 + 2 * (0.2 - 0.5)])
+    assert advantages(data_D[1]) == pytest.approx([-1.0 + 2 * (0.8 - 0.5)])
 
 
 def test_with_a_discount_a_token_answers_for_those_after_it_and_an_observation_for_nothing():

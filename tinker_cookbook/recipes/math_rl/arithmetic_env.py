@@ -5,6 +5,7 @@ import functools
 import hashlib
 import operator
 import random
+import re
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from typing import Literal
@@ -40,6 +41,7 @@ class ArithmeticEnv(ProblemEnv):
         operation: Operation = "+",
         partial_credit: float = 0.0,
         begin_answer: bool = False,
+        equation: bool = False,
     ):
         super().__init__(renderer, convo_prefix, format_coef=format_coef)
         self.x = x
@@ -48,6 +50,7 @@ class ArithmeticEnv(ProblemEnv):
         self.partial_credit = partial_credit
         self.partly_right = partial_credit > 0
         self.begin_answer = begin_answer
+        self.equation = equation
 
     @property
     def result(self) -> int:
@@ -80,7 +83,10 @@ class ArithmeticEnv(ProblemEnv):
         return self.partial_credit * share_of_digits(found, self.result)
 
     def check_format(self, sample_str: str) -> bool:
-        return last_integer(sample_str) is not None
+        if not self.equation:
+            return last_integer(sample_str) is not None
+        sum_ = rf"{self.x}\s*{re.escape(self.operation)}\s*{self.y}"
+        return re.fullmatch(rf"\s*{sum_}\s*=\s*-?\d+\.?\s*", sample_str) is not None
 
 
 def share_of_digits(found: int, wanted: int) -> float:
@@ -150,13 +156,16 @@ class ArithmeticDatasetBuilder(RLDatasetBuilder):
     begin_answer: bool = chz.field(
         default=False, doc="The answer to 27 + 15 begins with '27 + 15 =', and the model writes what follows"
     )
+    equation: bool = chz.field(
+        default=False, doc="Well formed is '27 + 15 = 42' and nothing else; False: whatever has a number"
+    )
     system_prompt: str | None = chz.field(default=None, doc="What is said before everything else")
     test_size: int = chz.field(default=100, doc="Sums to test on, none of which is trained on; 0: none")
     smallest: int = chz.field(default=0, doc="Numbers are from this on")
     largest: int = chz.field(default=100, doc="Numbers are up to this")
     operation: Operation = chz.field(default="+", doc="+, - or *")
     seed: int = chz.field(default=0, doc="Of the sums")
-    format_coef: float = chz.field(default=0.1, doc="What a reply without a number, or cut off, loses")
+    format_coef: float = chz.field(default=0.1, doc="What a reply that is not well formed, or cut off, loses")
     partial_credit: float = chz.field(
         default=0.0,
         doc="What a wrong number is worth if nearly all its digits are right, in proportion to them",
@@ -171,6 +180,10 @@ class ArithmeticDatasetBuilder(RLDatasetBuilder):
             )
         if not 0 <= self.partial_credit < 1:
             raise ConfigurationError(f"partial_credit={self.partial_credit} must be from 0 to below 1")
+        if self.equation and self.begin_answer:
+            raise ConfigurationError(
+                "an answer that is begun is no equation by itself: drop equation or begin_answer"
+            )
 
     async def __call__(self) -> tuple[RLDataset, RLDataset | None]:
         tokenizer = await asyncio.to_thread(get_tokenizer, self.model_name_for_tokenizer)
@@ -183,6 +196,7 @@ class ArithmeticDatasetBuilder(RLDatasetBuilder):
             operation=self.operation,
             partial_credit=self.partial_credit,
             begin_answer=self.begin_answer,
+            equation=self.equation,
         )
         dataset = functools.partial(
             ArithmeticDataset,

@@ -47,6 +47,7 @@ class GamesDatasetBuilder(RLDatasetBuilder):
     illegal_move_reward: float = chz.field(
         default=-2.0, doc="Of the player who makes one, which ends the game"
     )
+    draw_reward: float = chz.field(default=0.0, doc="Of each player; a win is 1 and a loss -1")
     move_seconds: float = chz.field(default=600.0, doc="In which a player must move")
 
     @abstractmethod
@@ -113,8 +114,9 @@ class GamesDatasetBuilder(RLDatasetBuilder):
         group_size: int,
         n_batches: int,
     ) -> GamesDataset:
+        rewards = Rewards(self.illegal_move_reward, self.draw_reward)
         return GamesDataset(
-            table=Table(self.maker(split), renderer, Rewards(self.illegal_move_reward), self.move_seconds),
+            table=Table(self.maker(split), renderer, rewards, self.move_seconds),
             opponents=tuple(opponents),
             seats=tuple(self.trained_seats()),
             batch_size=batch_size,

@@ -33,12 +33,13 @@ class Rewards:
     """What the end of a game is worth to a player."""
 
     illegal_move: float = -2.0  # of the player who made it
+    draw: float = 0.0  # between a win, which is 1, and a loss, which is -1
 
     def of(self, seat: int, ending: Ending) -> float:
         """A mistake of another player earns nothing."""
         if ending.kind == EndKind.ILLEGAL_MOVE:
             return self.illegal_move if ending.offender == seat else 0.0
-        return ending.scores[seat]
+        return self.draw if ending.drawn(seat) else ending.scores[seat]
 
 
 class SeatEnv(Env):

@@ -232,6 +232,28 @@ def test_the_answer_can_be_begun_for_the_model():
     assert step(env, f" {env.x + env.y}").reward == 1.0
 
 
+def test_an_answer_can_be_asked_to_be_an_equation():
+    dataset, _ = asyncio.run(ArithmeticDatasetBuilder(n_batches=1, equation=True, operation="*", **COMMON)())
+    env: Any = asyncio.run(dataset.get_batch(0)[0].make_envs())[0]
+    env.x, env.y = 6, 7
+    wanted = {
+        "6 * 7 = 42": (1.0, 1.0),
+        " 6*7 = 42.": (1.0, 1.0),
+        "6 * 7 = 41": (0.0, 1.0),
+        "42": (0.9, 0.0),
+        "6 * 7 is 42": (0.9, 0.0),
+        "7 * 6 = 42": (0.9, 0.0),
+        "6 * 7 = 42, as 6 * 7 = 42": (0.9, 0.0),
+        "many": (-0.1, 0.0),
+    }
+    for reply, (reward, form) in wanted.items():
+        result = step(env, reply)
+        assert result.reward == pytest.approx(reward), reply
+        assert result.metrics["format"] == form, reply
+    with pytest.raises(ConfigurationError, match="begin_answer"):
+        ArithmeticDatasetBuilder(n_batches=1, equation=True, begin_answer=True, **COMMON)
+
+
 def test_numbers_have_a_smallest_and_a_largest():
     train, test = asyncio.run(ArithmeticDatasetBuilder(n_batches=30, smallest=10, largest=99, **COMMON)())
     numbers = {number for pair in [*sums(train), *sums(test)] for number in pair}

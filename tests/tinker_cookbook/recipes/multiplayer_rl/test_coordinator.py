@@ -14,7 +14,7 @@ from tinker_cookbook.recipes.multiplayer_rl.game import EndKind
 from tinker_cookbook.recipes.multiplayer_rl.groups import SelfPlayGroupBuilder, Table
 from tinker_cookbook.recipes.multiplayer_rl.guess_number.env import GuessNumberMaker
 from tinker_cookbook.recipes.multiplayer_rl.players import Player, RandomPlayer
-from tinker_cookbook.recipes.multiplayer_rl.seat_env import SeatEnv
+from tinker_cookbook.recipes.multiplayer_rl.seat_env import Rewards, SeatEnv
 from tinker_cookbook.recipes.multiplayer_rl.text_arena.tic_tac_toe import TicTacToe, TicTacToeMaker
 from tinker_cookbook.rl.rollout_limits import RolloutLimits
 from tinker_cookbook.rl.rollout_runner import run_rollout
@@ -80,6 +80,15 @@ def test_two_seats_take_turns_and_each_has_its_own_trajectory():
     assert end_of(first) == (1.0, "finished")
     assert end_of(second) == (-1.0, "finished")
     assert first.transitions[-1].metrics["win"] == second.transitions[-1].metrics["loss"] == 1.0
+
+
+def test_a_draw_is_worth_what_the_rewards_say():
+    envs = seats()
+    for env in envs:
+        env.rewards = Rewards(draw=0.75)
+    for trajectory in run_fast(play([scripted("02378"), scripted("1456")], envs)):
+        assert end_of(trajectory) == (0.75, "finished")
+        assert trajectory.transitions[-1].metrics["draw"] == 1.0
 
 
 def test_the_automatic_player_can_begin_and_each_seat_can_be_taken():

@@ -5,6 +5,8 @@ import chz
 from tinker_cookbook.exceptions import ConfigurationError
 from tinker_cookbook.recipes.multiplayer_rl.dataset import GamesDatasetBuilder
 from tinker_cookbook.recipes.multiplayer_rl.game import GameMaker
+from tinker_cookbook.recipes.multiplayer_rl.opponents import SELF_PLAY
+from tinker_cookbook.recipes.multiplayer_rl.slips import SlippingMaker
 from tinker_cookbook.recipes.multiplayer_rl.text_arena.text_arena_game import TextArenaMaker
 from tinker_cookbook.recipes.multiplayer_rl.text_arena.tic_tac_toe import TicTacToeMaker
 from tinker_cookbook.tasks import Split
@@ -29,22 +31,31 @@ class TwoPlayerDatasetBuilder(GamesDatasetBuilder):
     )
     list_moves: bool = chz.field(default=False, doc="tictactoe: the free cells are listed below the board")
     random_plies: int = chz.field(
-        default=8,
+        default=0,
         doc="tictactoe: most moves drawn by lot before a game of training, the same in all of a group",
+    )
+    slips: tuple[float, ...] = chz.field(
+        default=(),
+        doc="Self-play: share of the moves of one player of a game that are drawn by lot; of several, one for "
+        "each group",
     )
     test_opponents: tuple[str, ...] = chz.field(
         default=("random", "optimal"), doc="Who is played against in tests"
     )
 
     def maker(self, split: Split) -> GameMaker:
-        return game_by_name(
+        made = game_by_name(
             self.game,
             with_history=self.with_history,
             list_moves=self.list_moves,
             random_plies=self.random_plies if split == "train" else 0,
         )
+        slips = split == "train" and self.slips and self.opponents == (SELF_PLAY,)
+        return SlippingMaker(made, self.slips) if slips else made
 
     @chz.validate
-    def _check_plies(self) -> None:
+    def _check_lots(self) -> None:
         if not 0 <= self.random_plies < MOST_PLIES:
             raise ConfigurationError(f"random_plies={self.random_plies} must be from 0 to {MOST_PLIES - 1}")
+        if not all(0 <= share < 1 for share in self.slips):
+            raise ConfigurationError(f"slips={self.slips} must be from 0 to below 1")
