@@ -11,25 +11,39 @@ from tinker_cookbook.utils.curves import save_comparison_png
 
 GAMES = "tinker_cookbook.recipes.multiplayer_rl"
 
+SMOLLM2 = (
+    "model_name=HuggingFaceTB/SmolLM2-135M-Instruct",
+    "groups_per_batch=8",
+    "n_batches=12",
+    "learning_rate=1e-3",
+    "max_tokens=8",
+    "test_games=40",
+    "eval_every=12",
+)
 RUNS = {
     "tictactoe": Run(f"{GAMES}.text_arena.train", ("save_every=0",)),
     "guess_number": Run(f"{GAMES}.guess_number.train", ("save_every=0",)),
+    "smollm2_tictactoe": Run(f"{GAMES}.text_arena.train", ("save_every=0", *SMOLLM2)),
 }
 SEATS = ("win", "draw", "loss", "legal")
+TICTACTOE = [
+    "env/all/legal",
+    *(f"test/env/vs_{other}/{figure}" for other in ("random", "optimal") for figure in SEATS),
+]
 METRICS = {
-    "tictactoe": [
-        "env/all/legal",
-        *(f"test/env/vs_{other}/{figure}" for other in ("random", "optimal") for figure in SEATS),
-    ],
+    "tictactoe": TICTACTOE,
+    "smollm2_tictactoe": TICTACTOE,
     "guess_number": ["env/all/win", "env/all/legal", "test/env/all/reward/total", "test/env/all/win"],
 }
+DRAWN_OF_TICTACTOE = [
+    "env/all/legal",
+    "test/env/vs_random/win",
+    "test/env/vs_random/loss",
+    "test/env/vs_optimal/loss",
+]
 DRAWN = {
-    "tictactoe": [
-        "env/all/legal",
-        "test/env/vs_random/win",
-        "test/env/vs_random/loss",
-        "test/env/vs_optimal/loss",
-    ],
+    "tictactoe": DRAWN_OF_TICTACTOE,
+    "smollm2_tictactoe": DRAWN_OF_TICTACTOE,
     "guess_number": ["env/all/win", "test/env/all/reward/total"],
 }
 

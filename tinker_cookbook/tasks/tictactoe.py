@@ -31,6 +31,11 @@ def winner(board: Board) -> str | None:
     return next((board[a] for a, b, c in LINES if board[a] and board[a] == board[b] == board[c]), None)
 
 
+def threats(board: Board, mark: str) -> list[int]:
+    """The cells with which it would have three in a row."""
+    return [cell for cell in free_cells(board) if winner((*board[:cell], mark, *board[cell + 1 :])) == mark]
+
+
 def is_over(board: Board) -> bool:
     return winner(board) is not None or not free_cells(board)
 
@@ -50,9 +55,15 @@ def drawn(board: Board) -> str:
     return "\n---+---+---\n".join("|".join(cells[row : row + 3]) for row in (0, 3, 6))
 
 
-def observation(board: Board, *, list_moves: bool) -> str:
-    moves = ", ".join(f"'[{cell}]'" for cell in free_cells(board))
-    return f"Current Board:\n\n{drawn(board)}" + (f"\n\nAvailable Moves: {moves}" if list_moves else "")
+def observation(board: Board, *, list_moves: bool, list_threats: bool = False) -> str:
+    parts: list[str] = []
+    if list_threats:
+        wins = {mark: ", ".join(f"[{cell}]" for cell in threats(board, mark)) for mark in "OX"}
+        parts += [f"{mark} wins with {cells}." for mark, cells in wins.items() if cells]
+    parts.append(f"Current Board:\n\n{drawn(board)}")
+    if list_moves:
+        parts.append("Available Moves: " + ", ".join(f"'[{cell}]'" for cell in free_cells(board)))
+    return "\n\n".join(parts)
 
 
 def parse_move(reply: str) -> int | None:

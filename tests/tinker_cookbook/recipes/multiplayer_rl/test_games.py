@@ -10,8 +10,6 @@ import pytest
 from tinker_cookbook.exceptions import ConfigurationError
 from tinker_cookbook.recipes.multiplayer_rl.game import Game, IllegalMoveError
 from tinker_cookbook.recipes.multiplayer_rl.guess_number.env import GuessNumber, GuessNumberMaker
-from tinker_cookbook.recipes.multiplayer_rl.slips import SlippingGame, SlippingMaker
-from tinker_cookbook.recipes.multiplayer_rl.text_arena.env import TwoPlayerDatasetBuilder
 from tinker_cookbook.recipes.multiplayer_rl.text_arena.tic_tac_toe import (
     TicTacToe,
     TicTacToeMaker,
@@ -23,7 +21,16 @@ from tinker_cookbook.recipes.multiplayer_rl.twenty_questions.env import (
     TwentyQuestionsMaker,
 )
 from tinker_cookbook.tasks.guess_number import PHRASINGS, Hidden
-from tinker_cookbook.tasks.tictactoe import EMPTY, INTROS, Position, free_cells, is_over, placed, winner
+from tinker_cookbook.tasks.tictactoe import (
+    EMPTY,
+    INTROS,
+    Position,
+    free_cells,
+    is_over,
+    observation,
+    placed,
+    winner,
+)
 from tinker_cookbook.tasks.twenty_questions import OPENINGS, SECRETS, THINGS, Answering, Asking
 
 
@@ -61,43 +68,13 @@ def test_games_of_a_seed_begin_alike_and_go_on():
     assert TicTacToeMaker()(0).board == EMPTY
 
 
-def played(game: SlippingGame) -> tuple[list[int], list[str]]:
-    """With the first free cell at every move that is asked for: who was asked, and the boards in between."""
-    asked, boards = [], []
-    while game.ending is None:
-        asked.append(game.to_move)
-        game.play(game.legal_moves()[0])
-        assert isinstance(game.game, TicTacToe)
-        boards.append("".join(mark or "." for mark in game.game.board))
-    return asked, boards
-
-
-def test_the_hand_of_one_player_slips():
-    games = [SlippingMaker(TicTacToeMaker(), (0.75,))(seed) for seed in range(400)]
-    assert {game.slips_of for game in games} == {0, 1}
-    asked = [(game.slips_of, played(game)[0]) for game in games]
-    of_slipping = sum(moves.count(slips) for slips, moves in asked)
-    of_other = sum(moves.count(1 - slips) for slips, moves in asked)
-    assert 0.15 < of_slipping / of_other < 0.35  # a quarter of the moves is left to it
-    assert all(game.ending is not None and game.num_players == 2 for game in games)
-
-
-def test_games_of_a_seed_have_the_same_luck():
-    make = SlippingMaker(TicTacToeMaker(), (0.2, 0.5))
-    assert [played(make(seed)) for seed in range(30)] == [played(make(seed)) for seed in range(30)]
-    assert len({str(played(make(seed))) for seed in range(30)}) > 10
-
-
-def test_hands_slip_in_training_by_self_play_only():
-    settings: dict[str, Any] = {"model_name_for_tokenizer": "x", "renderer_name": "y", "slips": (0.5,)}
-    self_play = TwoPlayerDatasetBuilder(**settings)
-    assert isinstance(self_play.maker("train"), SlippingMaker)
-    assert isinstance(self_play.maker("test"), TicTacToeMaker)
-    assert isinstance(
-        TwoPlayerDatasetBuilder(opponents=("random",), **settings).maker("train"), TicTacToeMaker
-    )
-    with pytest.raises(ConfigurationError, match="slips"):
-        TwoPlayerDatasetBuilder(**{**settings, "slips": (0.5, 1.0)})
+def test_threats_are_told_before_the_board():
+    game = TicTacToe(list_threats=True, board=("O", "O", "", "X", "X", "", "", "", ""))
+    (told,) = game.news(0)
+    intro = INTROS[1].format(mark="O")
+    threats = "O wins with [2].\n\nX wins with [5].\n\n"
+    assert told["content"] == intro + threats + observation(game.board, list_moves=False)
+    assert TicTacToe(list_threats=True).news(0) == TicTacToe().news(0)
 
 
 def test_three_in_a_row_wins_and_a_full_board_is_a_draw():

@@ -52,5 +52,5 @@ def test_other_models_are_told_how_it_goes():
 
 def test_games_for_two_are_learned_at_a_lower_rate_unless_one_is_given():
     usual = guess_number.build_config(guess_number.CLIConfig()).learning_rate
-    assert text_arena.build_config(text_arena.CLIConfig()).learning_rate == pytest.approx(usual / 3)
+    assert text_arena.build_config(text_arena.CLIConfig()).learning_rate == pytest.approx(usual / 2)
     assert text_arena.build_config(text_arena.CLIConfig(learning_rate=0.25)).learning_rate == 0.25

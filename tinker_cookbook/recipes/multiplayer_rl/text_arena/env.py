@@ -5,8 +5,6 @@ import chz
 from tinker_cookbook.exceptions import ConfigurationError
 from tinker_cookbook.recipes.multiplayer_rl.dataset import GamesDatasetBuilder
 from tinker_cookbook.recipes.multiplayer_rl.game import GameMaker
-from tinker_cookbook.recipes.multiplayer_rl.opponents import SELF_PLAY
-from tinker_cookbook.recipes.multiplayer_rl.slips import SlippingMaker
 from tinker_cookbook.recipes.multiplayer_rl.text_arena.text_arena_game import TextArenaMaker
 from tinker_cookbook.recipes.multiplayer_rl.text_arena.tic_tac_toe import TicTacToeMaker
 from tinker_cookbook.tasks import Split
@@ -16,10 +14,15 @@ MOST_PLIES = 9
 
 
 def game_by_name(
-    name: str, *, with_history: bool = False, list_moves: bool = False, random_plies: int = 0
+    name: str,
+    *,
+    with_history: bool = False,
+    list_moves: bool = False,
+    list_threats: bool = False,
+    random_plies: int = 0,
 ) -> GameMaker:
     if name == TICTACTOE:
-        return TicTacToeMaker(with_history, list_moves, random_plies)
+        return TicTacToeMaker(with_history, list_moves, list_threats, random_plies)
     return TextArenaMaker(name)
 
 
@@ -30,32 +33,27 @@ class TwoPlayerDatasetBuilder(GamesDatasetBuilder):
         default=False, doc="tictactoe: a player reads the whole game, and not just the board as it is"
     )
     list_moves: bool = chz.field(default=False, doc="tictactoe: the free cells are listed below the board")
-    random_plies: int = chz.field(
-        default=0,
-        doc="tictactoe: most moves drawn by lot before a game of training, the same in all of a group",
+    list_threats: bool = chz.field(
+        default=False, doc="tictactoe: the cells are named with which a player would have three in a row"
     )
-    slips: tuple[float, ...] = chz.field(
-        default=(),
-        doc="Self-play: share of the moves of one player of a game that are drawn by lot; of several, one for "
-        "each group",
+    random_plies: int = chz.field(
+        default=8,
+        doc="tictactoe: most moves drawn by lot before a game of training, the same in all of a group",
     )
     test_opponents: tuple[str, ...] = chz.field(
         default=("random", "optimal"), doc="Who is played against in tests"
     )
 
     def maker(self, split: Split) -> GameMaker:
-        made = game_by_name(
+        return game_by_name(
             self.game,
             with_history=self.with_history,
             list_moves=self.list_moves,
+            list_threats=self.list_threats,
             random_plies=self.random_plies if split == "train" else 0,
         )
-        slips = split == "train" and self.slips and self.opponents == (SELF_PLAY,)
-        return SlippingMaker(made, self.slips) if slips else made
 
     @chz.validate
-    def _check_lots(self) -> None:
+    def _check_plies(self) -> None:
         if not 0 <= self.random_plies < MOST_PLIES:
             raise ConfigurationError(f"random_plies={self.random_plies} must be from 0 to {MOST_PLIES - 1}")
-        if not all(0 <= share < 1 for share in self.slips):
-            raise ConfigurationError(f"slips={self.slips} must be from 0 to below 1")

@@ -29,11 +29,19 @@ MARKS = "OX"  # of player 0, who begins, and of player 1
 class TicTacToe(Game):
     name = "tictactoe"
 
-    def __init__(self, *, with_history: bool = False, list_moves: bool = False, board: Board = EMPTY):
+    def __init__(
+        self,
+        *,
+        with_history: bool = False,
+        list_moves: bool = False,
+        list_threats: bool = False,
+        board: Board = EMPTY,
+    ):
         """`with_history`: a player reads the whole game, and not just the board as it is."""
         self.board = board
         self.with_history = with_history
         self.list_moves = list_moves
+        self.list_threats = list_threats
         self._introduced: set[int] = set()
 
     @property
@@ -47,7 +55,8 @@ class TicTacToe(Game):
         intro = "" if player in self._introduced else INTROS[1].format(mark=MARKS[player])
         if self.with_history:
             self._introduced.add(player)
-        return [Message(role="user", content=intro + observation(self.board, list_moves=self.list_moves))]
+        seen = observation(self.board, list_moves=self.list_moves, list_threats=self.list_threats)
+        return [Message(role="user", content=intro + seen)]
 
     def play(self, move: str) -> None:
         cell = parse_move(move)
@@ -79,12 +88,18 @@ class TicTacToe(Game):
 class TicTacToeMaker(GameMaker):
     with_history: bool = False
     list_moves: bool = False
+    list_threats: bool = False
     random_plies: int = 0  # most moves drawn by lot before the game begins
     name: str = "tictactoe"
 
     def __call__(self, seed: int) -> TicTacToe:
         board = random_position(self.random_plies, random.Random(seed))
-        return TicTacToe(with_history=self.with_history, list_moves=self.list_moves, board=board)
+        return TicTacToe(
+            with_history=self.with_history,
+            list_moves=self.list_moves,
+            list_threats=self.list_threats,
+            board=board,
+        )
 
 
 def random_position(most_plies: int, rng: random.Random) -> Board:

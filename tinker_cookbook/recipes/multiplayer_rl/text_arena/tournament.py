@@ -42,6 +42,7 @@ class MatchConfig:
     game: str = chz.field(default=TICTACTOE, doc="tictactoe, or the id of a game of TextArena: Nim-v0")
     with_history: bool = chz.field(default=False, doc="As the checkpoints were trained (tictactoe)")
     list_moves: bool = chz.field(default=False, doc="Likewise")
+    list_threats: bool = chz.field(default=True, doc="Likewise")
     model_name: str = chz.field(default=TINY_MODEL, doc="Base model of the checkpoints")
     renderer_name: str | None = chz.field(default=None, doc="None: as the model was taught")
     max_tokens: int = chz.field(default=16, doc="Most tokens of a move")
@@ -52,7 +53,12 @@ class MatchConfig:
     )
 
     def maker(self) -> GameMaker:
-        return game_by_name(self.game, with_history=self.with_history, list_moves=self.list_moves)
+        return game_by_name(
+            self.game,
+            with_history=self.with_history,
+            list_moves=self.list_moves,
+            list_threats=self.list_threats,
+        )
 
     def models(self) -> ModelSettings:
         name = self.renderer_name or get_recommended_renderer_name(self.model_name)

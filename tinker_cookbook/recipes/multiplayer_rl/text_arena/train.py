@@ -19,12 +19,12 @@ from tinker_cookbook.rl import train
 
 # Of the usual learning rate. The result of a game says little about a single move, and a policy that settles early
 # plays the same games over and over. Set by single short runs.
-RATE = 1 / 3
+RATE = 1 / 2
 
 
 @chz.chz
 class CLIConfig(GamesCLIConfig):
-    groups_per_batch: int = chz.field(default=48, doc="Groups in a batch")
+    groups_per_batch: int = chz.field(default=32, doc="Groups in a batch")
     group_size: int = chz.field(default=8, doc="Seats of the policy in a group, whose rewards are compared")
     n_batches: int = chz.field(default=40, doc="Batches of games")
     num_substeps: int | None = chz.field(
@@ -35,17 +35,15 @@ class CLIConfig(GamesCLIConfig):
         default=False, doc="tictactoe: a player reads the whole game, and not just the board as it is"
     )
     list_moves: bool = chz.field(default=False, doc="tictactoe: the free cells are listed below the board")
+    list_threats: bool = chz.field(
+        default=True, doc="tictactoe: the cells are named with which a player would have three in a row"
+    )
     random_plies: int = chz.field(
-        default=0,
+        default=8,
         doc="tictactoe: most moves drawn by lot before a game of training, the same in all of a group",
     )
-    slips: tuple[float, ...] = chz.field(
-        default=(0.75,),
-        doc="tictactoe, self-play: share of the moves of one player of a game that are drawn by lot; of several, one "
-        "for each group",
-    )
     learning_rate: float | None = chz.field(
-        default=None, doc="At its peak; None: a third of what suits the model elsewhere"
+        default=None, doc="At its peak; None: half of what suits the model elsewhere"
     )
     advantage: str = chz.field(
         default="group_mean", doc="group_mean, group_mean_std, rloo, length_normalised or reward"
@@ -60,7 +58,7 @@ class CLIConfig(GamesCLIConfig):
         default=-2.0, doc="Of the player who makes one, which ends the game"
     )
     draw_reward: float | None = chz.field(
-        default=None, doc="Of each player; a win is 1 and a loss -1. None: 0.9 in tictactoe, 0 elsewhere"
+        default=None, doc="Of each player; a win is 1 and a loss -1. None: 0.3 in tictactoe, 0 elsewhere"
     )
 
 
@@ -71,14 +69,14 @@ def build_config(cli: CLIConfig) -> train.Config:
     max_tokens = cli.max_tokens or (16 if cli.model_name == TINY_MODEL else 64)
     draw_reward = cli.draw_reward
     if draw_reward is None:
-        draw_reward = 0.9 if cli.game == TICTACTOE else 0.0
+        draw_reward = 0.3 if cli.game == TICTACTOE else 0.0
     builder = TwoPlayerDatasetBuilder(
         **common_settings(cli, renderer_name, max_tokens),
         game=cli.game,
         with_history=cli.with_history,
         list_moves=cli.list_moves,
+        list_threats=cli.list_threats,
         random_plies=cli.random_plies,
-        slips=cli.slips if cli.game == TICTACTOE else (),
         opponents=cli.opponents,
         test_opponents=cli.test_opponents,
         illegal_move_reward=cli.illegal_move_reward,
