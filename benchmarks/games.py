@@ -13,12 +13,12 @@ GAMES = "tinker_cookbook.recipes.multiplayer_rl"
 
 SMOLLM2 = (
     "model_name=HuggingFaceTB/SmolLM2-135M-Instruct",
-    "groups_per_batch=8",
-    "n_batches=12",
-    "learning_rate=1e-3",
-    "max_tokens=8",
+    "groups_per_batch=16",
+    "n_batches=30",
+    "learning_rate=5e-4",
+    "max_tokens=24",
     "test_games=40",
-    "eval_every=12",
+    "eval_every=15",
 )
 RUNS = {
     "tictactoe": Run(f"{GAMES}.text_arena.train", ("save_every=0",)),

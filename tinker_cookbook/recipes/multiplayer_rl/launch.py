@@ -23,9 +23,9 @@ class GamesCLIConfig(RLCLIConfig):
     move_seconds: float = chz.field(default=600.0, doc="In which a player must move")
 
 
-def explains(cli: GamesCLIConfig) -> bool:
+def explains(model_name: str) -> bool:
     """The tiny model was taught these games in words that leave out how a move is written; others must be told."""
-    return cli.model_name != TINY_MODEL
+    return model_name != TINY_MODEL
 
 
 def common_settings(cli: GamesCLIConfig, renderer_name: str, max_tokens: int) -> dict[str, Any]:

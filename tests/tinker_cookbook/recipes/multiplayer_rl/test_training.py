@@ -48,6 +48,9 @@ def test_other_models_are_told_how_it_goes():
     builder = config.dataset_builder
     assert builder.explain  # pyright: ignore[reportAttributeAccessIssue]
     assert builder.log_path == config.log_path  # pyright: ignore[reportAttributeAccessIssue]
+    board = text_arena.build_config(text_arena.CLIConfig(model_name="Qwen/Qwen3-8B")).dataset_builder
+    (told,) = board.maker("train")(0).news(0)  # pyright: ignore[reportAttributeAccessIssue]
+    assert "in square brackets, such as [4]" in told["content"]
 
 
 def test_games_for_two_are_learned_at_a_lower_rate_unless_one_is_given():

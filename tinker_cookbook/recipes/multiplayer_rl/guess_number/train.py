@@ -44,7 +44,7 @@ def build_config(cli: CLIConfig) -> train.Config:
         num_players=cli.num_players,
         tops=cli.tops,
         max_guesses=cli.max_guesses,
-        explain=explains(cli),
+        explain=explains(cli.model_name),
         opponents=cli.opponents,
         test_opponents=cli.test_opponents,
         illegal_move_reward=cli.illegal_move_reward,

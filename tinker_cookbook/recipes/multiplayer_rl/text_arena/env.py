@@ -19,10 +19,11 @@ def game_by_name(
     with_history: bool = False,
     list_moves: bool = False,
     list_threats: bool = False,
+    explain: bool = False,
     random_plies: int = 0,
 ) -> GameMaker:
     if name == TICTACTOE:
-        return TicTacToeMaker(with_history, list_moves, list_threats, random_plies)
+        return TicTacToeMaker(with_history, list_moves, list_threats, explain, random_plies)
     return TextArenaMaker(name)
 
 
@@ -36,6 +37,7 @@ class TwoPlayerDatasetBuilder(GamesDatasetBuilder):
     list_threats: bool = chz.field(
         default=False, doc="tictactoe: the cells are named with which a player would have three in a row"
     )
+    explain: bool = chz.field(default=False, doc="tictactoe: say how a move is written")
     random_plies: int = chz.field(
         default=8,
         doc="tictactoe: most moves drawn by lot before a game of training, the same in all of a group",
@@ -50,6 +52,7 @@ class TwoPlayerDatasetBuilder(GamesDatasetBuilder):
             with_history=self.with_history,
             list_moves=self.list_moves,
             list_threats=self.list_threats,
+            explain=self.explain,
             random_plies=self.random_plies if split == "train" else 0,
         )
 

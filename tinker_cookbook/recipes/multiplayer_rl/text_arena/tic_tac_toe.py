@@ -35,13 +35,16 @@ class TicTacToe(Game):
         with_history: bool = False,
         list_moves: bool = False,
         list_threats: bool = False,
+        explain: bool = False,
         board: Board = EMPTY,
     ):
-        """`with_history`: a player reads the whole game, and not just the board as it is."""
+        """`with_history`: a player reads the whole game, and not just the board as it is. `explain`: say how a move is
+        written, to a model that was not taught this game."""
         self.board = board
         self.with_history = with_history
         self.list_moves = list_moves
         self.list_threats = list_threats
+        self._intro = INTROS[2 if explain else 1]
         self._introduced: set[int] = set()
 
     @property
@@ -52,7 +55,7 @@ class TicTacToe(Game):
         return not self.with_history
 
     def news(self, player: int) -> list[Message]:
-        intro = "" if player in self._introduced else INTROS[1].format(mark=MARKS[player])
+        intro = "" if player in self._introduced else self._intro.format(mark=MARKS[player])
         if self.with_history:
             self._introduced.add(player)
         seen = observation(self.board, list_moves=self.list_moves, list_threats=self.list_threats)
@@ -89,6 +92,7 @@ class TicTacToeMaker(GameMaker):
     with_history: bool = False
     list_moves: bool = False
     list_threats: bool = False
+    explain: bool = False
     random_plies: int = 0  # most moves drawn by lot before the game begins
     name: str = "tictactoe"
 
@@ -98,6 +102,7 @@ class TicTacToeMaker(GameMaker):
             with_history=self.with_history,
             list_moves=self.list_moves,
             list_threats=self.list_threats,
+            explain=self.explain,
             board=board,
         )
 

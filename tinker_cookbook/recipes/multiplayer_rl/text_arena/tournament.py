@@ -21,6 +21,7 @@ from tinker_cookbook.exceptions import ConfigurationError
 from tinker_cookbook.model_info import get_recommended_renderer_name
 from tinker_cookbook.recipes.launch import TINY_MODEL
 from tinker_cookbook.recipes.multiplayer_rl.game import GameMaker
+from tinker_cookbook.recipes.multiplayer_rl.launch import explains
 from tinker_cookbook.recipes.multiplayer_rl.match import Result, play_match, wilson
 from tinker_cookbook.recipes.multiplayer_rl.opponents import (
     ModelSettings,
@@ -58,6 +59,7 @@ class MatchConfig:
             with_history=self.with_history,
             list_moves=self.list_moves,
             list_threats=self.list_threats,
+            explain=explains(self.model_name),
         )
 
     def models(self) -> ModelSettings:

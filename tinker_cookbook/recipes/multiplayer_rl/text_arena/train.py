@@ -11,7 +11,12 @@ import chz
 
 from tinker_cookbook.command_line import run_command
 from tinker_cookbook.recipes.launch import TINY_MODEL, learning_rate_for
-from tinker_cookbook.recipes.multiplayer_rl.launch import GamesCLIConfig, common_settings, games_config
+from tinker_cookbook.recipes.multiplayer_rl.launch import (
+    GamesCLIConfig,
+    common_settings,
+    explains,
+    games_config,
+)
 from tinker_cookbook.recipes.multiplayer_rl.opponents import NAMES, SELF_PLAY
 from tinker_cookbook.recipes.multiplayer_rl.text_arena.env import TICTACTOE, TwoPlayerDatasetBuilder
 from tinker_cookbook.recipes.rl_launch import renderer_for, run_training
@@ -76,6 +81,7 @@ def build_config(cli: CLIConfig) -> train.Config:
         with_history=cli.with_history,
         list_moves=cli.list_moves,
         list_threats=cli.list_threats,
+        explain=explains(cli.model_name),
         random_plies=cli.random_plies,
         opponents=cli.opponents,
         test_opponents=cli.test_opponents,

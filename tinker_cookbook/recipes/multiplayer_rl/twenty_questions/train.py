@@ -45,7 +45,7 @@ def build_config(cli: CLIConfig) -> train.Config:
         test_opponents=answerer,
         things_file=cli.things_file,
         max_turns=cli.max_turns,
-        explain=explains(cli),
+        explain=explains(cli.model_name),
         illegal_move_reward=cli.illegal_move_reward,
     )
     return games_config(cli, builder, "twenty_questions", cli.answerer.split("/")[-1])
