@@ -14,11 +14,11 @@ GAMES = "tinker_cookbook.recipes.multiplayer_rl"
 SMOLLM2 = (
     "model_name=HuggingFaceTB/SmolLM2-135M-Instruct",
     "groups_per_batch=16",
-    "n_batches=30",
-    "learning_rate=5e-4",
+    "n_batches=18",
+    "learning_rate=1e-3",
     "max_tokens=24",
     "test_games=40",
-    "eval_every=15",
+    "eval_every=18",
 )
 RUNS = {
     "tictactoe": Run(f"{GAMES}.text_arena.train", ("save_every=0",)),
