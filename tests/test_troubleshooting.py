@@ -17,6 +17,7 @@ LEAST = 8  # letters of a piece, below which it says nothing
 OTHERS = {
     "No module named tinker_cookbook",
     "APIConnectionError",
+    "Fatal Python error: Segmentation fault",
     "No space left on device",
     "Extraneous argument",
     "Missing required argument",

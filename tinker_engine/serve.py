@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 LOCAL_OWNER = "local"
 LOG_BYTES = 20 << 20
+CLIENT_HTTP = "TINKER_ENGINE_CLIENT_HTTP"
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,7 @@ async def _serve(options: ServeOptions) -> None:
         options.database,
         options.host not in LOOPBACK if options.durable is None else options.durable,
         os.environ.get("HF_ENDPOINT") or Settings.hub,
+        _compiled_client(os.environ.get(CLIENT_HTTP) or "pyqwest"),
         options.limits,
     )
     engine = Engine(settings)
@@ -100,6 +102,12 @@ async def _serve(options: ServeOptions) -> None:
     finally:
         (options.data / "engine.json").unlink(missing_ok=True)
         await engine.stop()
+
+
+def _compiled_client(name: str) -> bool:
+    if name not in ("pyqwest", "httpx"):
+        raise InputError(CLIENT_HTTP, f"is {name!r}; the SDK has pyqwest (compiled) and httpx (plain Python)")
+    return name == "pyqwest"
 
 
 async def _access(engine: Engine) -> Access:

@@ -12,7 +12,8 @@ from tests.server import Server, running_server
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running_server(tmp_path_factory.mktemp("conformance")) as server:
+    as_users_have_it = {"TINKER_ENGINE_CLIENT_HTTP": ""}
+    with running_server(tmp_path_factory.mktemp("conformance"), environment=as_users_have_it) as server:
         yield server
 
 

@@ -19,7 +19,6 @@ CLIENT_CONFIG = {
     "fwdbwd_dispatch_bytes_semaphore_size": 2_000_000_000,
     "inflight_response_bytes_semaphore_size": 1_000_000_000,
     "sample_dispatch_bytes_semaphore_size": 1_000_000_000,
-    "use_pyqwest_transport": True,
     "proto_compress_fwdbwd": False,
     "sample_use_retrieve_futures": False,
     "custom_loss_server_side": False,
@@ -32,7 +31,7 @@ CLIENT_CONFIG = {
 
 
 async def client_config(call: Call) -> Response:
-    return answer(CLIENT_CONFIG)
+    return answer(CLIENT_CONFIG | {"use_pyqwest_transport": call.engine.settings.compiled_client})
 
 
 async def dynamic_config(call: Call) -> Response:

@@ -79,6 +79,19 @@ def test_a_bad_line_of_keys_is_refused_and_not_repeated(tmp_path, line):
     assert line.partition(":")[2] not in done.stderr or ":" not in line
 
 
+def test_an_unknown_http_client_is_refused(tmp_path):
+    done = serve("--data", str(tmp_path), "--port", "0", TINKER_ENGINE_CLIENT_HTTP="curl")
+    assert done.returncode == 2
+    assert "'curl'; the SDK has pyqwest (compiled) and httpx" in done.stderr
+
+
+@pytest.mark.parametrize(("name", "compiled"), [("", True), ("pyqwest", True), ("httpx", False)])
+def test_the_sdk_is_told_which_http_client_to_use(tmp_path, name, compiled):
+    with running_server(tmp_path, environment={"TINKER_ENGINE_CLIENT_HTTP": name}) as server:
+        told = Raw(server.url, server.key).post("/client/config").ok()
+    assert told["use_pyqwest_transport"] is compiled
+
+
 def test_a_second_engine_on_the_same_data_is_refused(server):
     done = serve("--data", str(server.data), "--port", "0")
     assert done.returncode == 3
