@@ -66,6 +66,7 @@ bench-peers: $(READY)  ## ours and the others side by side, and how cost grows (
 	@$(BIN)/python -m benchmarks.peers.environments
 	@$(BIN)/python -m benchmarks.peers.run
 	@$(BIN)/python -m benchmarks.growth
+	@$(BIN)/python -m benchmarks.shared_prompt
 	@$(BIN)/python -m benchmarks.peers.table
 
 conformance: $(READY)  ## every method of four versions of the tinker SDK against the server; writes docs/sdk_conformance.md

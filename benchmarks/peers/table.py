@@ -1,4 +1,4 @@
-"""Write the tables of benchmarks/README.md anew from the figures that were measured.
+"""Write the tables of benchmarks/README.md, and the short one of README.md, anew from the figures that were measured.
 
 python -m benchmarks.peers.table
 """
@@ -12,6 +12,7 @@ from benchmarks.limits import RESULTS
 from benchmarks.peers.workloads import OURS
 
 README = Path(__file__).parent.parent / "README.md"
+FRONT = README.parent.parent / "README.md"
 NAMES = {
     OURS: "ours, HTTP and SDK",
     "library": "our library alone",
@@ -21,14 +22,22 @@ NAMES = {
     "trl": "TRL",
     "trl_checkpointing": "TRL, checkpointing",
 }
+NOT_YET = "Not measured yet."
 COLUMNS = ("", "tokens/s", "seconds (least–most)", "ours is … as fast", "peak MB", "our share of memory")
 
 
 def main() -> None:
-    text = README.read_text(encoding="utf-8")
-    for name, made in (("peers", peers()), ("growth", growth())):
-        text = between(text, name, made)
-    README.write_text(text, encoding="utf-8")
+    rewrite(
+        README, {"peers": peers(), "growth": growth(), "shared_prompt": shared_prompt(), "engine": engine()}
+    )
+    rewrite(FRONT, {"compare": compare()})
+
+
+def rewrite(path: Path, made: Mapping[str, str]) -> None:
+    text = path.read_text(encoding="utf-8")
+    for name, part in made.items():
+        text = between(text, name, part)
+    path.write_text(text, encoding="utf-8")
 
 
 def between(text: str, name: str, made: str) -> str:
@@ -42,13 +51,52 @@ def between(text: str, name: str, made: str) -> str:
 
 
 def peers() -> str:
-    path = RESULTS / "peers.json"
-    if not path.exists():
-        return "Not measured yet."
-    report = json.loads(path.read_text())
+    report = _report("peers")
+    if report is None:
+        return NOT_YET
+    return "\n\n".join([where(report), versions(report), *map(workload_table, report["workloads"].values())])
+
+
+def where(report: Mapping[str, Any]) -> str:
     machine = report["machine"]
-    head = f"{report['model']} in float32 on {machine['cores']} cores of {machine['cpu']} ({machine['instructions']})."
-    return "\n\n".join([head, versions(report), *map(workload_table, report["workloads"].values())])
+    cores = f"{machine['cores']} cores of {machine['cpu']} ({machine['instructions']})"
+    return f"{report['model'].partition('/')[2]} in float32 on {cores}."
+
+
+def compare() -> str:
+    """A line for each piece of work: how many times as fast ours is, and our share of the other's memory."""
+    report = _report("peers")
+    if report is None:
+        return NOT_YET
+    lines = [_line(("work", "ours is … as fast as", "and takes … of its memory")), "|---|---|---|"]
+    for workload in report["workloads"].values():
+        others = {name: ratio for name, ratio in workload["ratios"].items() if name != "library"}
+        speed = ", ".join(f"{NAMES[name]} {ratio['times_as_fast']:.2f}×" for name, ratio in others.items())
+        memory = ", ".join(f"{ratio['share_of_memory']:.0%}" for ratio in others.values())
+        lines.append(_line((workload["what"], speed, memory)))
+    return "\n".join([where(report), "", *lines])
+
+
+def shared_prompt() -> str:
+    report = _report("shared_prompt")
+    if report is None:
+        return NOT_YET
+    lines = [_line(("group", "seconds, shared", "seconds, plain", "times as fast")), "|---|---:|---:|---:|"]
+    for name, row in report["figures"].items():
+        cells = (f"{row['seconds_shared']:.2f}", f"{row['seconds_plain']:.2f}", f"{row['ratio']:.2f}×")
+        lines.append(_line((name, *cells)))
+    worst = max(row["relative_difference_of_gradients"] for row in report["figures"].values())
+    return "\n".join([*lines, "", f"Gradients differ by {worst:.1e} of their length at most."])
+
+
+def engine() -> str:
+    report = _report("engine")
+    if report is None:
+        return NOT_YET
+    lines = [_line(("work", "tokens/s", "share of what the machine can do")), "|---|---:|---:|"]
+    for name, row in report["figures"].items():
+        lines.append(_line((name, f"{row['tokens_per_second']:.0f}", f"{row['fraction_of_limit']:.0%}")))
+    return "\n".join(lines)
 
 
 def versions(report: Mapping[str, Any]) -> str:
@@ -81,10 +129,9 @@ def workload_table(workload: Mapping[str, Any]) -> str:
 
 
 def growth() -> str:
-    path = RESULTS / "growth.json"
-    if not path.exists():
-        return "Not measured yet."
-    report = json.loads(path.read_text())
+    report = _report("growth")
+    if report is None:
+        return NOT_YET
     sections: list[str] = []
     for panel in report["panels"]:
         xs = [_number(point["x"]) for point in panel["points"]]
@@ -92,6 +139,11 @@ def growth() -> str:
         lines.append(_line((panel["y"], *(f"{point['y']:.3g}" for point in panel["points"]))))
         sections.append("\n".join([f"**{panel['title']}**", "", *lines]))
     return "\n\n".join(sections)
+
+
+def _report(name: str) -> dict[str, Any] | None:
+    path = RESULTS / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else None
 
 
 def _ratio(ratio: Mapping[str, Any], name: str, unit: str) -> str:
