@@ -105,6 +105,7 @@ def measure(
             job = workload.job(context, number)
             for name in turned(list(workers), number):
                 answers[name].append(timed(workers[name], job))
+                tqdm.write(f"{name}: {answers[name][-1]['seconds']:.1f} s", file=sys.stderr)
         figures = {
             name: {
                 **contestant_figures(answers[name], workload.tokens, worker.peak_mb()),
