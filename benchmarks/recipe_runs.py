@@ -4,6 +4,7 @@ as a first run does; its seconds include that."""
 import argparse
 import json
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -39,6 +40,11 @@ class Run:
         if done.returncode:
             raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
         return seconds
+
+
+def end_with_children() -> None:
+    """A kill of this process is an exception like Ctrl-C, by which what it has started is ended too."""
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
 
 
 def cpu_seconds() -> dict[str, float]:
@@ -97,6 +103,7 @@ def measure_all(
 
     What an earlier, other command measured under the same name is dropped. `after` is called with all there is.
     """
+    end_with_children()
     path = RESULTS / f"{title}.json"
     for name in chosen.names or runs:
         run = runs[name]

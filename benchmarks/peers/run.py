@@ -25,7 +25,7 @@ from benchmarks.peers.environments import FOLDER
 from benchmarks.peers.figures import Figures, agreement, contestant_figures, ratios
 from benchmarks.peers.processes import Contestant, Worker, python_of
 from benchmarks.peers.workloads import OURS, QUICK, WORKLOADS, Context, Message, Workload
-from benchmarks.recipe_runs import cpu_seconds, stolen_since
+from benchmarks.recipe_runs import cpu_seconds, end_with_children, stolen_since
 from tinker_cookbook.tokenizer_utils import get_tokenizer
 from tinker_engine.model.folders import resolve
 
@@ -34,6 +34,7 @@ MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
 def main() -> None:
     chosen = parse()
+    end_with_children()
     workloads = QUICK if chosen.quick else WORKLOADS
     rounds = 1 if chosen.quick else chosen.rounds
     out = chosen.out or (chosen.environments / "quick.json" if chosen.quick else RESULTS / "peers.json")

@@ -27,11 +27,7 @@ SAMPLERS = {
     "llama_cpp": Contestant("llama_cpp_worker", "llama_cpp"),
 }
 TRL = Contestant("trl_worker", "trl", (("checkpointing", False),))
-TRAINERS = {
-    OURS: Contestant("sdk_worker"),
-    "trl": TRL,
-    "trl_checkpointing": Contestant("trl_worker", "trl", (("checkpointing", True),)),
-}
+TRL_CHECKPOINTING = Contestant("trl_worker", "trl", (("checkpointing", True),))
 LOOPS = {OURS: Contestant("loops_worker"), "trl": TRL}
 
 
@@ -110,13 +106,18 @@ class Sampling(Workload):
 
 @dataclass(frozen=True)
 class Training(Workload):
-    """Forward, backward and an optimizer step of LoRA on sequences, every token of which counts."""
+    """Forward, backward and an optimizer step of LoRA on sequences, every token of which counts.
+
+    TRL with checkpointing is a contest of its own: with both beside ours, memory might not do.
+    """
 
     lengths: tuple[int, ...]
+    checkpointing: bool = False  # of TRL
 
     @property
     def contestants(self) -> dict[str, Contestant]:
-        return TRAINERS
+        other = {"trl_checkpointing": TRL_CHECKPOINTING} if self.checkpointing else {"trl": TRL}
+        return {OURS: Contestant("sdk_worker"), **other}
 
     @property
     def tokens(self) -> int:
@@ -190,6 +191,11 @@ def evenly(first: int, last: int, count: int) -> tuple[int, ...]:
     return tuple(up[i // 2 if i % 2 else count - 1 - i // 2] for i in range(count))
 
 
+STEPS: dict[str, tuple[str, tuple[int, ...]]] = {
+    "training_8x512": ("LoRA step, 8 sequences of 512", (512,) * 8),
+    "training_32x128": ("LoRA step, 32 sequences of 128", (128,) * 32),
+    "training_ragged": ("LoRA step, 8 sequences of 32 to 1,024", evenly(32, 1024, 8)),
+}
 WORKLOADS: dict[str, Workload] = {
     "sampling_8": Sampling("a group of 8, 128 new tokens each", (128,), 8),
     "sampling_32": Sampling(
@@ -202,18 +208,11 @@ WORKLOADS: dict[str, Workload] = {
         "32 prompts, 16 to 256 new tokens", evenly(16, 256, 32), goals={"transformers": 4.0}
     ),
     "sampling_64_prompts": Sampling("64 prompts, 128 new tokens each", (128,) * 64),
-    "training_8x512": Training(
-        "LoRA step, 8 sequences of 512", (512,) * 8, goals={"trl": 1.5}, memory_goals={"trl": 0.8}
-    ),
-    "training_32x128": Training(
-        "LoRA step, 32 sequences of 128", (128,) * 32, goals={"trl": 1.5}, memory_goals={"trl": 0.8}
-    ),
-    "training_ragged": Training(
-        "LoRA step, 8 sequences of 32 to 1,024",
-        evenly(32, 1024, 8),
-        goals={"trl": 1.5},
-        memory_goals={"trl": 0.8},
-    ),
+    **{
+        name: Training(what, lengths, goals={"trl": 1.5}, memory_goals={"trl": 0.8})
+        for name, (what, lengths) in STEPS.items()
+    },
+    **{f"{name}_checkpointing": Training(what, lengths, True) for name, (what, lengths) in STEPS.items()},
     "rl": Reinforcement("RL step, 8 prompts, 8 samples of 64 tokens", 8, 8, 64, goals={"trl": 3.0}),
     "dpo": Preference("DPO step, 8 pairs, answers of 128 tokens", 8, 128),
 }
@@ -225,6 +224,7 @@ QUICK: dict[str, Workload] = {
     "training_8x512": Training("quick", (64,) * 2),
     "training_32x128": Training("quick", (32,) * 4),
     "training_ragged": Training("quick", evenly(16, 64, 3)),
+    **{f"{name}_checkpointing": Training("quick", (32,) * 2, True) for name in STEPS},
     "rl": Reinforcement("quick", 2, 2, 8),
     "dpo": Preference("quick", 2, 16),
 }

@@ -9,7 +9,7 @@ from tinker_engine.model.spec import ModelSpec
 SHARE_OF_FREE = (
     0.5  # of free memory that activations may take; the rest is for everything else on the machine
 )
-MOST_TOKENS = 4096  # of a micro-batch; larger ones are no faster
+MOST_TOKENS = 2048  # of a micro-batch; larger ones are no faster, and take more memory
 
 
 def activation_room(device: torch.device) -> int:
