@@ -31,10 +31,10 @@ def main(names: list[str]) -> int:
     for name in names:
         print(f"=== {name}", flush=True)
         started = time.monotonic()
-        one_thread_each = os.environ | {"OMP_NUM_THREADS": "1"} if name in ("unit", "long") else None
-        if name == "long" and one_thread_each is not None:
-            one_thread_each["TINKER_ENGINE_CLIENT_HTTP"] = "pyqwest"  # few clients, so as users have it
-        passed = all(run(command, one_thread_each, started + MOST_SECONDS) for command in CHECKS[name])
+        environment = os.environ | {"OMP_NUM_THREADS": "1"} if name in ("unit", "long") else None
+        if name == "long" and environment is not None:
+            environment["TINKER_ENGINE_CLIENT_HTTP"] = "pyqwest"  # few clients, so as users have it
+        passed = all(run(command, environment, started + MOST_SECONDS) for command in CHECKS[name])
         results.append((name, passed, time.monotonic() - started))
     print("=== summary")
     for name, passed, seconds in results:

@@ -4,7 +4,6 @@ import os
 
 # Read when torch loads its OpenMP runtime, so this must come before `import torch`. A decode step is many short
 # parallel regions: threads that fall asleep between them cost up to a third of the time, threads that never do
-# make a busy machine many times slower. A spin of about a fifth of a millisecond, as long as most gaps between two
-# regions, avoids most of both: 32 rows of SmolLM2 took 34 s with 5,000 and 24 s with 12,000, on two quiet cores of an
-# EPYC; with another program on one of them, 47 s with 5,000 and 59 s with 15,000.
+# make a busy machine many times slower. A spin that is as long as most gaps between two regions avoids most
+# of both; below about 10,000 it is not, on an EPYC.
 os.environ.setdefault("GOMP_SPINCOUNT", "15000")

@@ -31,9 +31,7 @@ class Settings:
     database: str | None = None  # URL; None: a SQLite file in the data directory
     durable: bool = False  # survive the end of power, not just of the process
     hub: str = "https://huggingface.co"  # where clients are sent for files of models that are not here
-    compiled_client: bool = (
-        True  # the SDK may use its compiled HTTP client, which is faster with many requests
-    )
+    compiled_client: bool = True  # the SDK may use its compiled HTTP client, the faster one
     limits: Limits = field(default_factory=Limits)
 
     @property
