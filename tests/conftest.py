@@ -16,7 +16,8 @@ logging.getLogger("tinker.lib.internal_client_holder").addFilter(
     lambda record: "heartbeat failed" not in record.getMessage()
 )
 
-# The SDK's compiled HTTP client has crashed the process of these tests once, in which thousands of clients come and go. The tests of the SDK itself (`conformance`) and the long ones do use it.
+# The SDK's compiled HTTP client has crashed the process of these tests once, in which thousands of clients come and go.
+# The tests of the SDK itself (`conformance`) and the long ones do use it.
 os.environ.setdefault("TINKER_ENGINE_CLIENT_HTTP", "httpx")
 
 SLOWEST = "test_crash.py"
