@@ -4,6 +4,7 @@ Shapes: T tokens, K input width, N output width, R rank, J targets fused into on
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -12,30 +13,37 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from tinker_engine.model.threads import parallel, parallel_product
+from tinker_engine.native import ops
 
 
 class FrozenLinear:
     """A weight of the base model. It never gets a gradient; only its input does.
 
-    On a CPU in fp32 the weight is also kept in oneDNN's blocked layout: 1.3–2 times faster for the
-    few rows of a decode step, and a row's result does not depend on how many rows share the call.
+    On a CPU in fp32 the weight is also kept in the order in which it is read: much faster for the few rows of a
+    decode step, and a row's result does not depend on how many rows share the call.
     """
 
     def __init__(self, weight_NK: Tensor, bias_N: Tensor | None = None):
         self.weight_NK = weight_NK
         self.bias_N = bias_N
-        self._packed = _pack(weight_NK)
+        self._native = ops.pack(weight_NK) if ops.serves(weight_NK.dtype, weight_NK.device) else None
+        self._onednn = None if self._native is not None else _pack(weight_NK)
 
     def __call__(self, x_TK: Tensor) -> Tensor:
+        if self._native is not None:
+            return ops.product(x_TK, self._native, self.bias_N)
         with parallel_product(len(x_TK), self.weight_NK.numel()):
-            if self._packed is None:
+            if self._onednn is None:
                 return F.linear(x_TK, self.weight_NK, self.bias_N)
-            return _onednn(x_TK, self._packed, self.bias_N)
+            return _onednn(x_TK, self._onednn, self.bias_N)
 
     def input_grad(self, dy_TN: Tensor) -> Tensor:
+        if self._native is not None and len(dy_TN) >= _WORTH_PACKING:
+            return ops.product(dy_TN, ops.pack(self.weight_NK.T))
         return dy_TN @ self.weight_NK
 
 
+_WORTH_PACKING = 64  # rows of a product for which a weight is packed that is used once
 _PACK_ROWS_HINT = 32  # oneDNN picks its blocking for about this many rows; the layout works for any number
 
 
@@ -76,6 +84,12 @@ class LoraPair:
         with parallel(len(x_TK) * self.a_JRK.numel()):
             return self._add_to(y_TN, x_TK)
 
+    @cached_property
+    def packed(self) -> "PackedPair":
+        """For weights that never change again."""
+        parts = (ops.pack(self.b_NR.detach()[start:end]) for start, end in self.columns)
+        return PackedPair(ops.pack(self.a_JRK.detach()), tuple(parts), self.columns, self.scale)
+
     def add_steadily(self, y_TN: Tensor, x_TK: Tensor) -> None:
         """`add_to` with a result for each row that does not depend on how many there are."""
         if not packs(x_TK.dtype, x_TK.device):
@@ -109,6 +123,23 @@ class LoraPair:
 
 
 @dataclass(frozen=True)
+class PackedPair:
+    """A `LoraPair` for our own kernels, in which a row's result does not depend on the others."""
+
+    a_JRK: ops.Packed
+    b_NR: tuple[ops.Packed, ...]  # one per target
+    columns: tuple[tuple[int, int], ...]
+    scale: float
+
+    def add_to(self, y_TN: Tensor, x_TK: Tensor) -> None:
+        h_TJR = ops.product(x_TK, self.a_JRK)
+        for (start, end), b_NR, h_TR in zip(
+            self.columns, self.b_NR, h_TJR.chunk(len(self.columns), dim=1), strict=True
+        ):
+            ops.add_product(y_TN[:, start:end], h_TR, b_NR, self.scale)
+
+
+@dataclass(frozen=True)
 class LoraRows:
     """One adapter's update for a contiguous range of rows of the flat token axis."""
 
@@ -116,10 +147,16 @@ class LoraRows:
     end: int
     pair: LoraPair
     steady: bool = False  # without gradients: a row's result must not depend on how many rows there are
+    unchanging: bool = False  # the weights: worth packing
 
     def add_to(self, y_TN: Tensor, x_TK: Tensor) -> None:
-        add = self.pair.add_steadily if self.steady else self.pair.add_to
-        add(y_TN[self.start : self.end], x_TK[self.start : self.end])
+        y_TN, x_TK = y_TN[self.start : self.end], x_TK[self.start : self.end]
+        if self.unchanging and ops.serves(x_TK.dtype, x_TK.device):
+            self.pair.packed.add_to(y_TN, x_TK)
+        elif self.steady:
+            self.pair.add_steadily(y_TN, x_TK)
+        else:
+            self.pair.add_to(y_TN, x_TK)
 
 
 def apply_linear(x_TK: Tensor, frozen: FrozenLinear, updates: list[LoraRows]) -> Tensor:
@@ -142,8 +179,26 @@ def apply_swiglu_linear(gate_up: Tensor, frozen: FrozenLinear, updates: list[Lor
 
 
 def swiglu(gate_up: Tensor) -> Tensor:
+    if ops.serves_width(gate_up, gate_up.shape[1] // 2):
+        return ops.swiglu(gate_up)
     gate, up = gate_up.chunk(2, dim=-1)
     return F.silu(gate).mul_(up)
+
+
+def swiglu_backward(dy: Tensor, gate_up: Tensor) -> Tensor:
+    """The gradient of `gate_up`."""
+    if ops.serves_width(gate_up, dy.shape[1]):
+        return ops.swiglu_backward(dy, gate_up)
+    gate, up = gate_up.chunk(2, dim=-1)
+    sigmoid = torch.sigmoid(gate)
+    silu = sigmoid * gate
+    # d silu(g)/dg = σ(g)·(1 + g·(1 − σ(g))) = σ + silu·(1 − σ)
+    slope = torch.addcmul(sigmoid, silu, 1 - sigmoid)
+    d_gate_up = torch.empty_like(gate_up)
+    d_gate, d_up = d_gate_up.chunk(2, dim=-1)
+    torch.mul(dy, silu, out=d_up)
+    torch.mul(dy * up, slope, out=d_gate)
+    return d_gate_up
 
 
 # --- autograd -----------------------------------------------------------------------------------
@@ -197,17 +252,7 @@ class _SwiGluLinear(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dy_TN: Tensor):
         gate_up, *hidden = ctx.saved_tensors
-        gate, up = gate_up.chunk(2, dim=-1)
-        sigmoid = torch.sigmoid(gate)
-        silu = sigmoid * gate
         needs_input = ctx.needs_input_grad[0]
-        dm, weight_grads = _backward(ctx, dy_TN, silu * up, tuple(hidden), needs_input)
-        if dm is None:
-            return None, None, None, *weight_grads
-        # d silu(g)/dg = σ(g)·(1 + g·(1 − σ(g))) = σ + silu·(1 − σ)
-        slope = torch.addcmul(sigmoid, silu, 1 - sigmoid)
-        d_gate_up = torch.empty_like(gate_up)
-        d_gate, d_up = d_gate_up.chunk(2, dim=-1)
-        torch.mul(dm, silu, out=d_up)
-        torch.mul(dm.mul_(up), slope, out=d_gate)
+        dm, weight_grads = _backward(ctx, dy_TN, swiglu(gate_up), tuple(hidden), needs_input)
+        d_gate_up = swiglu_backward(dm, gate_up) if dm is not None else None
         return d_gate_up, None, None, *weight_grads

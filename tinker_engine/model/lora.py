@@ -183,7 +183,7 @@ class LoraBatch:
 
     def at(self, key: str) -> list[LoraRows]:
         return [
-            LoraRows(start, end, adapter.pairs[key], self.steady)
+            LoraRows(start, end, adapter.pairs[key], self.steady, adapter.frozen)
             for start, end, adapter in self.ranges
             if key in adapter.pairs
         ]

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from tinker_engine.model.spec import RopeSpec
+from tinker_engine.native import ops
 
 
 def inverse_frequencies(rope: RopeSpec, head_dim: int) -> Tensor:
@@ -58,12 +59,15 @@ def rotate(x_THD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return _Rotate.apply(x_THD, cos, sin) if torch.is_grad_enabled() else _rotate(x_THD, cos, sin)
 
 
-def _rotate(x_THD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def _rotate(x_THD: Tensor, cos: Tensor, sin: Tensor, *, back: bool = False) -> Tensor:
+    if ops.serves_width(x_THD, x_THD.shape[-1] // 2):
+        return ops.rotate(x_THD, cos, sin, back=back)
     low, high = x_THD.chunk(2, dim=-1)
     out = torch.empty(x_THD.shape, dtype=x_THD.dtype, device=x_THD.device)
     out_low, out_high = out.chunk(2, dim=-1)
-    torch.mul(low, cos, out=out_low).addcmul_(high, sin, value=-1)
-    torch.mul(high, cos, out=out_high).addcmul_(low, sin)
+    way = -1 if back else 1
+    torch.mul(low, cos, out=out_low).addcmul_(high, sin, value=-way)
+    torch.mul(high, cos, out=out_high).addcmul_(low, sin, value=way)
     return out
 
 
@@ -77,4 +81,4 @@ class _Rotate(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dy_THD: Tensor):
         cos, sin = ctx.saved_tensors
-        return _rotate(dy_THD, cos, -sin), None, None
+        return _rotate(dy_THD, cos, sin, back=True), None, None

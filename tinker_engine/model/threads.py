@@ -51,6 +51,13 @@ def parallel(multiplications: int = _WORTH_SHARING) -> AbstractContextManager[No
     return _PARALLEL if multiplications >= _WORTH_SHARING else _UNCHANGED
 
 
+def threads_for(multiplications: int) -> int:
+    """How many threads a kernel of ours should use for so much work, in a serial section or not."""
+    if multiplications < _WORTH_SHARING:
+        return 1
+    return torch.get_num_threads() if _pool is None else _pool
+
+
 _LARGE_WEIGHT = 500_000  # elements: no core's cache holds it, so reading it is the work, whatever the rows
 _LARGE_PRODUCT = 8_000_000  # multiplications with a weight that a core's cache holds
 

@@ -13,7 +13,7 @@ from tinker_engine.model.lora import LoraBatch
 from tinker_engine.model.memory import free_bytes
 from tinker_engine.model.threads import serial
 from tinker_engine.model.tokenizer import Tokenizer
-from tinker_engine.sampling.attend import DecodeAttention, PrefillAttention, PrefillPart
+from tinker_engine.sampling.attend import PrefillAttention, PrefillPart, decode_attention
 from tinker_engine.sampling.choice import Chosen, choose
 from tinker_engine.sampling.request import Sample, Ticket
 from tinker_engine.sampling.scheduler import MOST_ROWS, Prefill, Scheduler, by_prefix
@@ -177,7 +177,7 @@ class Sampler:
         device = self.decoder.device
         steady = any(sample.steady for sample in order)
         buckets = self.cache.buckets
-        attend = DecodeAttention(
+        attend = decode_attention(
             [(buckets[capacity], places) for capacity, places in self.scheduler.by_bucket(order)],
             by_prefix(order),
             self.decoder.spec.head_dim,

@@ -1,0 +1,195 @@
+"""The kernels, called with tensors. Each computes what a few lines of torch would, of fp32 on a CPU.
+
+Shapes: M rows, N output width, K input width, T tokens, H query heads, G key/value heads, E head width.
+"""
+
+import ctypes
+import functools
+from ctypes import c_float, c_int, c_int64, c_void_p
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tinker_engine.model.threads import threads_for
+from tinker_engine.native.build import library
+
+LANES = 16  # widths must be multiples of it: no processor computes more elements at a time
+
+_ARGUMENTS = {
+    "te_pack": [c_void_p, *[c_int64] * 4, c_void_p, c_int],
+    "te_product": [
+        *(c_void_p, c_int64, c_int64),
+        *(c_void_p, c_void_p, c_int64),
+        *(c_int64, c_int64, c_int64, c_float, c_int, c_int),
+    ],
+    "te_rms_norm": [c_void_p, c_int64, *[c_void_p] * 3, c_int64, c_int64, c_float, c_int],
+    "te_rms_norm_backward": [*[c_void_p] * 5, c_int64, c_int64, c_int],
+    "te_swiglu": [c_void_p, c_void_p, c_int64, c_int64, c_int],
+    "te_swiglu_backward": [*[c_void_p] * 3, c_int64, c_int64, c_int],
+    "te_rotate": [c_void_p, c_int64, *[c_void_p] * 3, *[c_int64] * 3, c_int, c_int],
+    "te_attend": [
+        *[c_void_p, c_int64] * 3,
+        *(c_void_p, c_void_p),
+        *[c_int64] * 5,
+        *(c_float, c_void_p, c_int64, c_int),
+    ],
+}
+
+
+@functools.cache
+def _kernels() -> ctypes.CDLL | None:
+    kernels = library()
+    if kernels is not None:
+        for name, arguments in _ARGUMENTS.items():
+            function = getattr(kernels, name)
+            function.argtypes, function.restype = arguments, None
+        kernels.te_panel_width.restype = c_int64
+    return kernels
+
+
+def _loaded() -> ctypes.CDLL:
+    kernels = _kernels()
+    assert kernels is not None, "the caller asked `serves` first"
+    return kernels
+
+
+def serves(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether there are kernels for it."""
+    return dtype == torch.float32 and device.type == "cpu" and _kernels() is not None
+
+
+# --- products -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A weight [N, K] in the order in which `product` reads it."""
+
+    data: Tensor
+    n: int
+    k: int
+
+
+def pack(weight_NK: Tensor) -> Packed:
+    """Of any strides: a transposed view costs no copy of its own."""
+    n, k = weight_NK.shape
+    kernels = _loaded()
+    wide = kernels.te_panel_width()
+    data = torch.empty(-(-n // wide) * wide * k, dtype=torch.float32)
+    kernels.te_pack(weight_NK.data_ptr(), n, k, *weight_NK.stride(), data.data_ptr(), threads_for(16 * n * k))
+    return Packed(data, n, k)
+
+
+def product(x_MK: Tensor, weight: Packed, bias_N: Tensor | None = None) -> Tensor:
+    """x wᵀ + bias. What becomes of a row does not depend on the others."""
+    y_MN = torch.empty((len(x_MK), weight.n), dtype=torch.float32)
+    if bias_N is None:
+        return _product(x_MK, weight, y_MN, 1.0, add=False)
+    return _product(x_MK, weight, y_MN.copy_(bias_N), 1.0, add=True)
+
+
+def add_product(y_MN: Tensor, x_MK: Tensor, weight: Packed, scale: float = 1.0) -> None:
+    """y += scale · x wᵀ; y may be a view of some columns."""
+    _product(x_MK, weight, y_MN, scale, add=True)
+
+
+def _product(x_MK: Tensor, weight: Packed, y_MN: Tensor, scale: float, *, add: bool) -> Tensor:
+    rows, k = x_MK.shape
+    assert k == weight.k and y_MN.shape == (rows, weight.n) and y_MN.stride(1) == 1, "shapes fit"
+    assert x_MK.dtype == y_MN.dtype == torch.float32, "kernels are for fp32"
+    _loaded().te_product(
+        *(x_MK.data_ptr(), *x_MK.stride()),
+        *(weight.data.data_ptr(), y_MN.data_ptr(), y_MN.stride(0)),
+        *(rows, weight.n, k, scale, add, threads_for(rows * weight.n * k)),
+    )
+    return y_MN
+
+
+# --- element by element -------------------------------------------------------------------------
+
+
+def serves_width(x: Tensor, width: int) -> bool:
+    """Whether there are kernels for elements of `x` in rows of that width."""
+    return width % LANES == 0 and serves(x.dtype, x.device)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Over the last dimension; and the inverse of each row's root mean square."""
+    width = x.shape[-1]
+    rows = x.reshape(-1, width)
+    y, inverse_rms = torch.empty(x.shape, dtype=torch.float32), torch.empty(len(rows), dtype=torch.float32)
+    _loaded().te_rms_norm(
+        *(rows.data_ptr(), rows.stride(0), weight.data_ptr(), y.data_ptr(), inverse_rms.data_ptr()),
+        *(len(rows), width, eps, threads_for(4 * x.numel())),
+    )
+    return y, inverse_rms
+
+
+def rms_norm_backward(dy: Tensor, x: Tensor, weight: Tensor, inverse_rms: Tensor) -> Tensor:
+    dy, x = dy.contiguous(), x.contiguous()
+    dx = torch.empty(x.shape, dtype=torch.float32)
+    _loaded().te_rms_norm_backward(
+        *(dy.data_ptr(), x.data_ptr(), weight.data_ptr(), inverse_rms.data_ptr(), dx.data_ptr()),
+        *(len(inverse_rms), x.shape[-1], threads_for(4 * x.numel())),
+    )
+    return dx
+
+
+def swiglu(gate_up: Tensor) -> Tensor:
+    """silu(gate) · up"""
+    gate_up = gate_up.contiguous()
+    rows, width = len(gate_up), gate_up.shape[1] // 2
+    y = torch.empty((rows, width), dtype=torch.float32)
+    _loaded().te_swiglu(gate_up.data_ptr(), y.data_ptr(), rows, width, threads_for(32 * rows * width))
+    return y
+
+
+def swiglu_backward(dy: Tensor, gate_up: Tensor) -> Tensor:
+    dy, gate_up = dy.contiguous(), gate_up.contiguous()
+    d_gate_up = torch.empty(gate_up.shape, dtype=torch.float32)
+    _loaded().te_swiglu_backward(
+        *(dy.data_ptr(), gate_up.data_ptr(), d_gate_up.data_ptr()),
+        *(len(dy), dy.shape[1], threads_for(32 * dy.numel())),
+    )
+    return d_gate_up
+
+
+def rotate(x_THE: Tensor, cos: Tensor, sin: Tensor, *, back: bool) -> Tensor:
+    """Rotary embedding with the angles of each row, or with those negated."""
+    if x_THE.stride()[1:] != (x_THE.shape[2], 1):
+        x_THE = x_THE.contiguous()
+    rows, heads, width = x_THE.shape
+    y = torch.empty(x_THE.shape, dtype=torch.float32)
+    _loaded().te_rotate(
+        *(x_THE.data_ptr(), x_THE.stride(0), cos.data_ptr(), sin.data_ptr(), y.data_ptr()),
+        *(rows, heads, width // 2, back, threads_for(8 * y.numel())),
+    )
+    return y
+
+
+# --- attention of one new token per row ---------------------------------------------------------
+
+
+def attend(
+    q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor, keys: np.ndarray, layer: int, tokens: int, scale: float
+) -> Tensor:
+    """Attention of each row to its prefix, its own keys and the new one, which is put behind them. Returns [T, H·E].
+
+    `keys`: a line of ten numbers per row: address of the prefix's keys in the first layer, its tokens, and how many
+    elements further the next layer, the values and the next group are; the same of the row's own.
+    `tokens`: the most that a row attends to.
+    """
+    (rows, heads, width), groups = q_THE.shape, k_TGE.shape[1]
+    assert width % LANES == 0 and keys.shape == (rows, 10) and keys.dtype == np.int64, "a line for each row"
+    out = torch.empty((rows, heads * width), dtype=torch.float32)
+    threads = threads_for(2 * rows * heads * width * tokens)
+    room = -(-tokens // LANES) * LANES
+    scores = torch.empty(threads * room, dtype=torch.float32)
+    _loaded().te_attend(
+        *(q_THE.data_ptr(), q_THE.stride(0), k_TGE.data_ptr(), k_TGE.stride(0)),
+        *(v_TGE.data_ptr(), v_TGE.stride(0), out.data_ptr(), keys.ctypes.data),
+        *(layer, rows, heads, groups, width, scale, scores.data_ptr(), room, threads),
+    )
+    return out
