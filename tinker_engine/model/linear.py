@@ -3,6 +3,8 @@
 Shapes: T tokens, K input width, N output width, R rank, J targets fused into one layer.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -28,6 +30,8 @@ class FrozenLinear:
         self.bias_N = bias_N
         self._native = ops.pack(weight_NK) if ops.serves(weight_NK.dtype, weight_NK.device) else None
         self._onednn = None if self._native is not None else _pack(weight_NK)
+        self._transposed: ops.Packed | None = None
+        self._many_input_grads = False
 
     def __call__(self, x_TK: Tensor) -> Tensor:
         if self._native is not None:
@@ -38,12 +42,30 @@ class FrozenLinear:
             return _onednn(x_TK, self._onednn, self.bias_N)
 
     def input_grad(self, dy_TN: Tensor) -> Tensor:
-        if self._native is not None and len(dy_TN) >= _WORTH_PACKING:
-            return ops.product(dy_TN, ops.pack(self.weight_NK.T))
-        return dy_TN @ self.weight_NK
+        if not _worth_packing(dy_TN):
+            return dy_TN @ self.weight_NK
+        transposed = self._transposed or ops.pack(self.weight_NK.T)
+        if self._many_input_grads:
+            self._transposed = transposed
+        return ops.product(dy_TN, transposed)
+
+    @contextmanager
+    def many_input_grads(self) -> Iterator[None]:
+        """For a block that asks for several: the weight is packed once."""
+        self._many_input_grads = True
+        try:
+            yield
+        finally:
+            self._many_input_grads, self._transposed = False, None
 
 
-_WORTH_PACKING = 64  # rows of a product for which a weight is packed that is used once
+_PACKING_ROWS = 64  # in a product for which it pays to pack a weight that is used once
+
+
+def _worth_packing(x_TK: Tensor) -> bool:
+    return len(x_TK) >= _PACKING_ROWS and ops.serves(x_TK.dtype, x_TK.device)
+
+
 _PACK_ROWS_HINT = 32  # oneDNN picks its blocking for about this many rows; the layout works for any number
 
 
@@ -87,6 +109,9 @@ class LoraPair:
     @cached_property
     def packed(self) -> "PackedPair":
         """For weights that never change again."""
+        return self._pack()
+
+    def _pack(self) -> "PackedPair":
         parts = (ops.pack(self.b_NR.detach()[start:end]) for start, end in self.columns)
         return PackedPair(ops.pack(self.a_JRK.detach()), tuple(parts), self.columns, self.scale)
 
@@ -101,25 +126,36 @@ class LoraPair:
                 y_TN[:, start:end].add_(_onednn(h_TR, self.b_NR[start:end]), alpha=self.scale)
 
     def _add_to(self, y_TN: Tensor, x_TK: Tensor) -> Tensor:
+        if _worth_packing(x_TK):
+            return self._pack().add_to(y_TN, x_TK)
         a_JRK, b_NR = self.a_JRK.to(x_TK.dtype), self.b_NR.to(x_TK.dtype)
         h_TJR = x_TK @ a_JRK.T
         for (start, end), h_TR in zip(self.columns, h_TJR.chunk(len(self.columns), dim=1), strict=True):
             y_TN[:, start:end].addmm_(h_TR, b_NR[start:end].T, alpha=self.scale)
         return h_TJR
 
-    def backward(self, dy_TN: Tensor, x_TK: Tensor, h_TJR: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradients of x (this path's share), A and B."""
-        a_JRK, b_NR = self.a_JRK.to(x_TK.dtype), self.b_NR.to(x_TK.dtype)
+    def backward(
+        self, dy_TN: Tensor, x_TK: Tensor, h_TJR: Tensor, dx_TK: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Gradients of A and B; that of x, this path's share, is added to `dx_TK`."""
+        a_JRK, b_NR = self.a_JRK.detach().to(x_TK.dtype), self.b_NR.detach().to(x_TK.dtype)
+        native = _worth_packing(x_TK)
         dh_TJR, db_NR = torch.empty_like(h_TJR), torch.empty_like(b_NR)
         count = len(self.columns)
         h_parts, dh_parts = h_TJR.chunk(count, dim=1), dh_TJR.chunk(count, dim=1)
         for (start, end), h_TR, dh_TR in zip(self.columns, h_parts, dh_parts, strict=True):
             dy_part = dy_TN[:, start:end]
             db_NR[start:end] = (h_TR.T @ dy_part).T  # faster than dyᵀh, whose result is narrow
-            torch.mm(dy_part, b_NR[start:end], out=dh_TR)
+            if native:
+                ops.put_product(dh_TR, dy_part, ops.pack(b_NR[start:end].T), self.scale)
+            else:
+                torch.mm(dy_part, b_NR[start:end], out=dh_TR).mul_(self.scale)
         db_NR.mul_(self.scale)
-        dh_TJR.mul_(self.scale)
-        return dh_TJR @ a_JRK, dh_TJR.T @ x_TK, db_NR
+        if dx_TK is not None and native:
+            ops.add_product(dx_TK, dh_TJR, ops.pack(a_JRK.T))
+        elif dx_TK is not None:
+            dx_TK.addmm_(dh_TJR, a_JRK)
+        return dh_TJR.T @ x_TK, db_NR
 
 
 @dataclass(frozen=True)
@@ -131,12 +167,14 @@ class PackedPair:
     columns: tuple[tuple[int, int], ...]
     scale: float
 
-    def add_to(self, y_TN: Tensor, x_TK: Tensor) -> None:
+    def add_to(self, y_TN: Tensor, x_TK: Tensor) -> Tensor:
+        """As of `LoraPair`."""
         h_TJR = ops.product(x_TK, self.a_JRK)
         for (start, end), b_NR, h_TR in zip(
             self.columns, self.b_NR, h_TJR.chunk(len(self.columns), dim=1), strict=True
         ):
             ops.add_product(y_TN[:, start:end], h_TR, b_NR, self.scale)
+        return h_TJR
 
 
 @dataclass(frozen=True)
@@ -219,10 +257,8 @@ def _backward(
     weight_grads: list[Tensor] = []
     for rows, h_TJR in zip(ctx.updates, hidden, strict=True):
         part = slice(rows.start, rows.end)
-        dx_part, da, db = rows.pair.backward(dy_TN[part], x_TK[part], h_TJR)
-        if dx_TK is not None:
-            dx_TK[part] += dx_part
-        weight_grads += [da, db]
+        dx_part = dx_TK[part] if dx_TK is not None else None
+        weight_grads += rows.pair.backward(dy_TN[part], x_TK[part], h_TJR, dx_part)
     return dx_TK, weight_grads
 
 

@@ -265,6 +265,45 @@ void te_rotate(const float *x, Index stride_x, const float *cosines, const float
         }
 }
 
+/* A vector whose last elements are beyond the end of the row. */
+INLINE Vec partial(const float *x, Index there, float beyond)
+{
+    Vec v = all(beyond);
+    for (Index i = 0; i < there; i++) v[i] = x[i];
+    return v;
+}
+
+/* log Σ e^x of each row; any width. */
+void te_log_sum_exp(const float *x, float *y, Index rows, Index width, int threads)
+{
+    Index whole = width / LANES * LANES;
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 1) if (threads > 1)
+    for (Index i = 0; i < rows; i++) {
+        const float *from = x + i * width;
+        Vec last = partial(from + whole, width - whole, -INFINITY), high = last, sum = {};
+        for (Index j = 0; j < whole; j += LANES) high = either(*(Vec *)(from + j) > high, *(Vec *)(from + j), high);
+        float top = high[0];
+        for (int j = 1; j < LANES; j++) top = high[j] > top ? high[j] : top;
+        for (Index j = 0; j < whole; j += LANES) sum += exponential(*(Vec *)(from + j) - top);
+        sum += exponential(last - top);
+        y[i] = top + logf(added_up(sum));
+    }
+}
+
+/* x = e^(x − shift) · factor, with a shift and a factor for each row; any width. */
+void te_scaled_exp(float *x, const float *shift, const float *factor, Index rows, Index width, int threads)
+{
+    Index whole = width / LANES * LANES;
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 1) if (threads > 1)
+    for (Index i = 0; i < rows; i++) {
+        float *at = x + i * width;
+        for (Index j = 0; j < whole; j += LANES)
+            *(Vec *)(at + j) = exponential(*(Vec *)(at + j) - shift[i]) * factor[i];
+        Vec last = exponential(partial(at + whole, width - whole, 0) - shift[i]) * factor[i];
+        for (Index j = whole; j < width; j++) at[j] = last[j - whole];
+    }
+}
+
 /* --- attention of one new token per row --------------------------------------------------------- */
 
 /* Where the keys and values of a row are: those of a prefix that it may share with others, then its own. */

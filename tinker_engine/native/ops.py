@@ -29,6 +29,8 @@ _ARGUMENTS = {
     "te_swiglu": [c_void_p, c_void_p, c_int64, c_int64, c_int],
     "te_swiglu_backward": [*[c_void_p] * 3, c_int64, c_int64, c_int],
     "te_rotate": [c_void_p, c_int64, *[c_void_p] * 3, *[c_int64] * 3, c_int, c_int],
+    "te_log_sum_exp": [c_void_p, c_void_p, c_int64, c_int64, c_int],
+    "te_scaled_exp": [*[c_void_p] * 3, c_int64, c_int64, c_int],
     "te_attend": [
         *[c_void_p, c_int64] * 3,
         *(c_void_p, c_void_p),
@@ -88,6 +90,11 @@ def product(x_MK: Tensor, weight: Packed, bias_N: Tensor | None = None) -> Tenso
     if bias_N is None:
         return _product(x_MK, weight, y_MN, 1.0, add=False)
     return _product(x_MK, weight, y_MN.copy_(bias_N), 1.0, add=True)
+
+
+def put_product(y_MN: Tensor, x_MK: Tensor, weight: Packed, scale: float = 1.0) -> None:
+    """y = scale · x wᵀ; y may be a view of some columns."""
+    _product(x_MK, weight, y_MN, scale, add=False)
 
 
 def add_product(y_MN: Tensor, x_MK: Tensor, weight: Packed, scale: float = 1.0) -> None:
@@ -167,6 +174,23 @@ def rotate(x_THE: Tensor, cos: Tensor, sin: Tensor, *, back: bool) -> Tensor:
         *(rows, heads, width // 2, back, threads_for(8 * y.numel())),
     )
     return y
+
+
+def log_sum_exp(x_MN: Tensor) -> Tensor:
+    x_MN = x_MN.contiguous()
+    y_M = torch.empty(len(x_MN), dtype=torch.float32)
+    _loaded().te_log_sum_exp(x_MN.data_ptr(), y_M.data_ptr(), *x_MN.shape, threads_for(16 * x_MN.numel()))
+    return y_M
+
+
+def scaled_exp_(x_MN: Tensor, shift_M: Tensor, factor_M: Tensor) -> None:
+    """x = exp(x − shift) · factor, in place."""
+    assert x_MN.is_contiguous(), "it is changed in place"
+    shift_M, factor_M = shift_M.contiguous(), factor_M.contiguous()
+    _loaded().te_scaled_exp(
+        *(x_MN.data_ptr(), shift_M.data_ptr(), factor_M.data_ptr()),
+        *(*x_MN.shape, threads_for(16 * x_MN.numel())),
+    )
 
 
 # --- attention of one new token per row ---------------------------------------------------------

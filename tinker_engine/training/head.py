@@ -14,6 +14,7 @@ from torch import Tensor
 from tinker_engine.model.decoder import Decoder, Pause
 from tinker_engine.model.linear import LoraPair
 from tinker_engine.model.lora import Adapter
+from tinker_engine.native import ops
 
 CHUNK_ELEMENTS = 16 * 1024 * 1024  # logits held at a time; 64 MB in fp32
 
@@ -51,33 +52,35 @@ def head_pass(
     pair = adapter.pairs.get("head") if adapter is not None else None
     logprob_N = torch.empty(len(entries.row_N), dtype=_wide(hidden_SD.dtype), device=hidden_SD.device)
     d_hidden = torch.zeros_like(hidden_SD) if gradient is not None else None
-    for chunk in _chunks(entries, len(hidden_SD), decoder.spec.vocab_size, likely_N):
-        if pause is not None:
-            pause()
-        x_CD = hidden_SD[chunk.rows_C]
-        logits = decoder.head(x_CD)
-        low_rank = pair.add_to(logits, x_CD) if pair is not None else None
-        logits = logits.to(logprob_N.dtype)
-        lse_C = torch.logsumexp(logits, dim=-1)
-        targets = entries.target_N[chunk.entries]
-        logprobs = logits[chunk.local, targets] - lse_C[chunk.local]
-        logprob_N[chunk.entries] = logprobs
-        if gradient is None or d_hidden is None:
-            continue
-        d_logprob = gradient(chunk.entries, logprobs)
-        touched = torch.zeros_like(lse_C, dtype=torch.bool)
-        touched[chunk.local[d_logprob != 0]] = True
-        if not touched.any():
-            continue
-        d_logits = _logit_gradient(logits, lse_C, chunk.local, targets, d_logprob)
-        rows_C = chunk.rows_C
-        if not touched.all():
-            d_logits, x_CD, rows_C = d_logits[touched], x_CD[touched], rows_C[touched]
-            low_rank = low_rank[touched] if low_rank is not None else None
-        d_logits = d_logits.to(hidden_SD.dtype)
-        d_hidden[rows_C] = decoder.head.input_grad(d_logits)
-        if pair is not None and low_rank is not None:
-            d_hidden[rows_C] += _add_pair_gradients(pair, d_logits, x_CD, low_rank)
+    with decoder.head.many_input_grads():
+        for chunk in _chunks(entries, len(hidden_SD), decoder.spec.vocab_size, likely_N):
+            if pause is not None:
+                pause()
+            x_CD = hidden_SD[chunk.rows_C]
+            logits = decoder.head(x_CD)
+            low_rank = pair.add_to(logits, x_CD) if pair is not None else None
+            logits = logits.to(logprob_N.dtype)
+            lse_C = _log_sum_exp(logits)
+            targets = entries.target_N[chunk.entries]
+            logprobs = logits[chunk.local, targets] - lse_C[chunk.local]
+            logprob_N[chunk.entries] = logprobs
+            if gradient is None or d_hidden is None:
+                continue
+            d_logprob = gradient(chunk.entries, logprobs)
+            touched = torch.zeros_like(lse_C, dtype=torch.bool)
+            touched[chunk.local[d_logprob != 0]] = True
+            if not touched.any():
+                continue
+            d_logits = _logit_gradient(logits, lse_C, chunk.local, targets, d_logprob)
+            rows_C = chunk.rows_C
+            if not touched.all():
+                d_logits, x_CD, rows_C = d_logits[touched], x_CD[touched], rows_C[touched]
+                low_rank = low_rank[touched] if low_rank is not None else None
+            d_logits = d_logits.to(hidden_SD.dtype)
+            d_x_CD = decoder.head.input_grad(d_logits)
+            if pair is not None and low_rank is not None:
+                _add_pair_gradients(pair, d_logits, x_CD, low_rank, d_x_CD)
+            d_hidden[rows_C] = d_x_CD
     return logprob_N, d_hidden
 
 
@@ -86,19 +89,30 @@ def _logit_gradient(
 ) -> Tensor:
     """Σ over entries of g·(onehot(target) − softmax), written over the logits."""
     d_row = torch.zeros_like(lse_C).index_add_(0, local, d_logprob)
-    d_logits = logits.sub_(lse_C[:, None]).exp_().mul_(-d_row[:, None])
+    if ops.serves(logits.dtype, logits.device):
+        ops.scaled_exp_(logits, lse_C, -d_row)
+        d_logits = logits
+    else:
+        d_logits = logits.sub_(lse_C[:, None]).exp_().mul_(-d_row[:, None])
     # index_add_ on one axis adds in order; index_put_ may not, and bits must repeat.
     d_logits.view(-1).index_add_(0, local * logits.shape[1] + targets, d_logprob)
     return d_logits
 
 
-def _add_pair_gradients(pair: LoraPair, d_logits: Tensor, x_CD: Tensor, low_rank: Tensor) -> Tensor:
-    """Add to the gradients of the head's A and B; returns this path's share of the input's."""
-    d_x, *weight_grads = pair.backward(d_logits, x_CD, low_rank)
+def _log_sum_exp(logits: Tensor) -> Tensor:
+    if ops.serves(logits.dtype, logits.device):
+        return ops.log_sum_exp(logits)
+    return torch.logsumexp(logits, dim=-1)
+
+
+def _add_pair_gradients(
+    pair: LoraPair, d_logits: Tensor, x_CD: Tensor, low_rank: Tensor, d_x_CD: Tensor
+) -> None:
+    """Add to the gradients of the head's A and B, and of its input."""
+    weight_grads = pair.backward(d_logits, x_CD, low_rank, d_x_CD)
     for leaf, grad in zip((pair.a_JRK, pair.b_NR), weight_grads, strict=True):
         assert leaf.grad is not None, "the caller binds gradients"
         leaf.grad += grad
-    return d_x
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
