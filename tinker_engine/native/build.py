@@ -61,7 +61,9 @@ def compiled(folder: Path) -> Path:
                 check=False,
             )
             if result.returncode != 0:
-                raise CompilerError(f"{command} could not compile the kernels: {result.stderr.strip()[-500:]}")
+                raise CompilerError(
+                    f"{command} could not compile the kernels: {result.stderr.strip()[-500:]}"
+                )
             made.replace(place)  # in one step: another process may be doing the same
     return place
 

@@ -1,0 +1,203 @@
+"""Every kernel against torch in float64, and what it promises of bits."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from tinker_engine.native import ops
+
+CPU = torch.device("cpu")
+
+pytestmark = pytest.mark.skipif(not ops.serves(torch.float32, CPU), reason="there is no C compiler")
+
+
+@pytest.fixture(autouse=True)
+def same_numbers() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def close(actual: Tensor, expected: Tensor, tolerance: float = 2e-6) -> None:
+    """As far apart as the rounding of a sum of about unit numbers allows."""
+    scale = max(1.0, float(expected.abs().max()))
+    assert float((actual.double() - expected).abs().max()) <= tolerance * scale
+
+
+# --- products -----------------------------------------------------------------------------------
+
+SHAPES = [(1, 1, 1), (3, 24, 16), (5, 25, 193), (64, 47, 192), (67, 960, 576), (130, 100, 1000), (2, 49, 3)]
+
+
+@pytest.mark.parametrize(("m", "n", "k"), SHAPES)
+def test_product_of_any_shape(m: int, n: int, k: int):
+    x, weight, bias = torch.randn(m, k), torch.randn(n, k), torch.randn(n)
+    expected = x.double() @ weight.double().T
+    close(ops.product(x, ops.pack(weight)), expected)
+    close(ops.product(x, ops.pack(weight), bias), expected + bias)
+
+
+@pytest.mark.parametrize(("m", "n", "k"), SHAPES)
+def test_product_of_transposed_views(m: int, n: int, k: int):
+    x, weight = torch.randn(k, m).T, torch.randn(k, n).T
+    close(ops.product(x, ops.pack(weight)), x.double() @ weight.double().T)
+
+
+def test_product_into_some_columns():
+    x, weight, y = torch.randn(9, 300), torch.randn(30, 300), torch.randn(9, 50)
+    before = y.clone()
+    ops.add_product(y[:, 10:40], x, ops.pack(weight), scale=0.5)
+    close(y[:, 10:40], before[:, 10:40] + 0.5 * (x.double() @ weight.double().T))
+    ops.put_product(y[:, 10:40], x, ops.pack(weight), scale=2.0)
+    close(y[:, 10:40], 2 * (x.double() @ weight.double().T))
+    assert torch.equal(y[:, :10], before[:, :10])
+    assert torch.equal(y[:, 40:], before[:, 40:])
+
+
+def test_of_no_rows():
+    assert ops.product(torch.empty(0, 5), ops.pack(torch.randn(7, 5))).shape == (0, 7)
+
+
+def test_a_row_does_not_depend_on_the_others(one_thread: None):
+    x, weight = torch.randn(150, 700), ops.pack(torch.randn(1000, 700))
+    alone = ops.product(x, weight)
+    torch.set_num_threads(2)
+    assert torch.equal(ops.product(x, weight), alone)
+    for rows in (slice(0, 1), slice(5, 8), slice(60, 100), slice(149, 150)):
+        assert torch.equal(ops.product(x[rows], weight), alone[rows])
+
+
+def test_product_refuses_other_shapes_and_types():
+    weight = ops.pack(torch.randn(7, 5))
+    with pytest.raises(AssertionError):
+        ops.product(torch.randn(2, 6), weight)
+    with pytest.raises(AssertionError):
+        ops.product(torch.randn(2, 5, dtype=torch.float64), weight)
+
+
+# --- element by element -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(1, 16), (5, 576), (3, 4, 64)])
+def test_rms_norm_and_its_gradient(shape: tuple[int, ...]):
+    x, weight, dy = torch.randn(shape), torch.randn(shape[-1]), torch.randn(shape)
+    wide = x.double().requires_grad_()
+    expected = torch.nn.functional.rms_norm(wide, (shape[-1],), weight.double(), 1e-5)
+    expected.backward(dy.double())
+    y, inverse_rms = ops.rms_norm(x, weight, 1e-5)
+    close(y, expected.detach())
+    assert wide.grad is not None
+    close(ops.rms_norm_backward(dy, x, weight, inverse_rms), wide.grad)
+
+
+@pytest.mark.parametrize("size", [1.0, 30.0])
+def test_swiglu_and_its_gradient(size: float):
+    gate_up, dy = size * torch.randn(7, 96), torch.randn(7, 48)
+    wide = gate_up.double().requires_grad_()
+    gate, up = wide.chunk(2, dim=-1)
+    expected = torch.nn.functional.silu(gate) * up
+    expected.backward(dy.double())
+    close(ops.swiglu(gate_up), expected.detach())
+    assert wide.grad is not None
+    close(ops.swiglu_backward(dy, gate_up), wide.grad)
+
+
+def test_swiglu_where_the_exponential_is_out_of_range():
+    gate_up = torch.cat((torch.full((1, 16), -1000.0), torch.ones(1, 16)), dim=1)
+    assert ops.swiglu(gate_up).abs().max() < 1e-30
+    gate_up[:, :16] = 1000.0
+    assert torch.equal(ops.swiglu(gate_up), torch.full((1, 16), 1000.0))
+
+
+def test_rotation_there_and_back():
+    heads = torch.randn(5, 7, 64)
+    x = heads[:, 1:4]  # of a longer row
+    angles = torch.randn(5, 1, 32)
+    cos, sin = angles.cos(), angles.sin()
+    low, high = x.double().chunk(2, dim=-1)
+    turned = ops.rotate(x, cos, sin, back=False)
+    close(turned, torch.cat((low * cos - high * sin, high * cos + low * sin), dim=-1))
+    close(ops.rotate(turned, cos, sin, back=True), x.double())
+
+
+@pytest.mark.parametrize("width", [1, 15, 16, 100, 4097])
+def test_log_sum_exp_and_softmax(width: int):
+    x, factor = 20 * torch.randn(6, width), torch.randn(6)
+    lse = ops.log_sum_exp(x)
+    close(lse, torch.logsumexp(x.double(), dim=-1))
+    expected = torch.softmax(x.double(), dim=-1) * factor[:, None]
+    ops.scaled_exp_(x, lse, factor)
+    close(x, expected, 1e-5)  # a difference of numbers of about 50 has lost that much
+
+
+def test_what_is_not_a_number_stays_so():
+    bad = float("nan")
+    x = torch.randn(2, 32)
+    x[1, 3] = bad
+    assert ops.log_sum_exp(x).isnan().tolist() == [False, True]
+    assert ops.rms_norm(x, torch.ones(32), 1e-5)[0].isnan().any(1).tolist() == [False, True]
+    assert ops.swiglu(x).isnan().any(1).tolist() == [False, True]
+    assert ops.product(x, ops.pack(torch.randn(5, 32))).isnan().any(1).tolist() == [False, True]
+
+
+# --- attention ----------------------------------------------------------------------------------
+
+LAYERS, HEADS, GROUPS, WIDTH = 2, 6, 2, 48
+
+
+def line(prefix: Tensor | None, own: Tensor, tokens: int) -> list[int]:
+    """Of keys and values [L, 2, G, tokens, E]."""
+    first = [0] * 5 if prefix is None else [prefix.data_ptr(), prefix.shape[3], *prefix.stride()[:3]]
+    return [*first, own.data_ptr(), tokens, *own.stride()[:3]]
+
+
+def attend(lines: list[list[int]], q: Tensor, k: Tensor, v: Tensor, layer: int = 1) -> Tensor:
+    keys = np.array(lines, dtype=np.int64)
+    return ops.attend(q, k, v, keys, layer, int((keys[:, 1] + keys[:, 6]).max()) + 1, WIDTH**-0.5)
+
+
+def test_attention_over_a_prefix_own_keys_and_the_new_one():
+    rows = [(0, 0), (33, 0), (33, 20), (0, 41)]  # tokens of a prefix, and of one's own
+    q, k, v = (torch.randn(len(rows), heads, WIDTH) for heads in (HEADS, GROUPS, GROUPS))
+    prefixes = [torch.randn(LAYERS, 2, GROUPS, before, WIDTH) if before else None for before, _ in rows]
+    own = [torch.full((LAYERS, 2, GROUPS, 64, WIDTH), float("nan")) for _ in rows]
+    for cache, (_, tokens) in zip(own, rows, strict=True):
+        cache[..., :tokens, :] = torch.randn(LAYERS, 2, GROUPS, tokens, WIDTH)
+    lines = [
+        line(prefix, cache, tokens) for prefix, cache, (_, tokens) in zip(prefixes, own, rows, strict=True)
+    ]
+    out = attend(lines, q, k, v)
+    for row, (_, tokens) in enumerate(rows):
+        assert torch.equal(own[row][1, 0, :, tokens], k[row])  # put behind its own
+        assert torch.equal(own[row][1, 1, :, tokens], v[row])
+        assert own[row][1, 0, :, tokens + 1 :].isnan().all()
+        parts = [own[row][1, :, :, : tokens + 1]]
+        if (prefix := prefixes[row]) is not None:
+            parts.insert(0, prefix[1])
+        keys, values = torch.cat(parts, dim=2).double()
+        expected = torch.nn.functional.scaled_dot_product_attention(
+            q[row, :, None].double(), keys, values, enable_gqa=True
+        )
+        close(out[row], expected.flatten())
+
+
+def test_attention_has_the_same_bits_for_a_copied_prefix_and_in_any_company():
+    q, k, v = (torch.randn(3, heads, WIDTH) for heads in (HEADS, GROUPS, GROUPS))
+    prefix = torch.randn(LAYERS, 2, GROUPS, 37, WIDTH)
+    apart = [torch.empty(LAYERS, 2, GROUPS, 64, WIDTH) for _ in range(3)]
+    copies = [torch.empty(LAYERS, 2, GROUPS, 64, WIDTH) for _ in range(3)]
+    for cache, copy in zip(apart, copies, strict=True):
+        cache[..., :10, :] = torch.randn(LAYERS, 2, GROUPS, 10, WIDTH)
+        copy[..., :37, :], copy[..., 37:47, :] = prefix, cache[..., :10, :]
+    shared = attend([line(prefix, cache, 10) for cache in apart], q, k, v)
+    assert torch.equal(attend([line(None, copy, 47) for copy in copies], q, k, v), shared)
+    assert torch.equal(attend([line(prefix, apart[1], 10)], q[1:2], k[1:2], v[1:2]), shared[1:2])
