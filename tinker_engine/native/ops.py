@@ -104,7 +104,7 @@ def add_product(y_MN: Tensor, x_MK: Tensor, weight: Packed, scale: float = 1.0) 
 
 def _product(x_MK: Tensor, weight: Packed, y_MN: Tensor, scale: float, *, add: bool) -> Tensor:
     rows, k = x_MK.shape
-    assert k == weight.k and y_MN.shape == (rows, weight.n) and y_MN.stride(1) == 1, "shapes fit"
+    assert (k, *y_MN.shape, y_MN.stride(1)) == (weight.k, rows, weight.n, 1), "shapes fit"
     assert x_MK.dtype == y_MN.dtype == torch.float32, "kernels are for fp32"
     _loaded().te_product(
         *(x_MK.data_ptr(), *x_MK.stride()),
@@ -206,7 +206,8 @@ def attend(
     `tokens`: the most that a row attends to.
     """
     (rows, heads, width), groups = q_THE.shape, k_TGE.shape[1]
-    assert width % LANES == 0 and keys.shape == (rows, 10) and keys.dtype == np.int64, "a line for each row"
+    assert width % LANES == 0, "there are kernels for that width"
+    assert (keys.shape, keys.dtype) == ((rows, 10), np.int64), "a line for each row"
     out = torch.empty((rows, heads * width), dtype=torch.float32)
     threads = threads_for(2 * rows * heads * width * tokens)
     room = -(-tokens // LANES) * LANES
