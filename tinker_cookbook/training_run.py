@@ -48,6 +48,7 @@ from tinker_cookbook.utils import logtree, ml_log, trace
 from tinker_cookbook.utils.atomic_file import write_text_atomically
 from tinker_cookbook.utils.concurrency import gather_or_cancel
 from tinker_cookbook.utils.git_rev import recipe_user_metadata
+from tinker_cookbook.utils.interrupts import wakes_on_signals
 from tinker_cookbook.utils.misc_utils import iteration_dir, local_folder
 from tinker_cookbook.utils.progress import Progress
 
@@ -68,23 +69,24 @@ async def training_run(
     if config.enable_trace and folder is not None:
         trace.trace_init(output_file=str(folder / "trace_events.jsonl"))
     run: TrainingRun | None = None
-    try:
-        run = await TrainingRun.open(config, run_logger, user_metadata or {})
-        yield run
-        await run.finish()
-    except asyncio.CancelledError:
-        if run is not None:
-            await run.save_interrupted()
-        raise
-    except Exception:
-        if run is not None:
-            run.say_how_to_go_on("The run failed")
-        raise
-    finally:
-        if run is not None:
-            run.close()
-        trace.trace_shutdown()
-        run_logger.close()
+    with wakes_on_signals():
+        try:
+            run = await TrainingRun.open(config, run_logger, user_metadata or {})
+            yield run
+            await run.finish()
+        except asyncio.CancelledError:
+            if run is not None:
+                await run.save_interrupted()
+            raise
+        except Exception:
+            if run is not None:
+                run.say_how_to_go_on("The run failed")
+            raise
+        finally:
+            if run is not None:
+                run.close()
+            trace.trace_shutdown()
+            run_logger.close()
 
 
 class TrainingRun:

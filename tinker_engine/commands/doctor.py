@@ -52,7 +52,14 @@ def examine(data: Path) -> Iterator[Finding]:
     torch = list(_guarded(machine.torch))
     yield from torch
     if all(finding.level == "ok" for finding in torch):  # nothing below works without it
-        for check in (machine.processor, machine.threads, machine.memory, models.installed, models.at_work):
+        for check in (
+            machine.processor,
+            machine.kernels,
+            machine.threads,
+            machine.memory,
+            models.installed,
+            models.at_work,
+        ):
             yield from _guarded(check)
 
 

@@ -71,11 +71,15 @@ _PACK_ROWS_HINT = 32  # oneDNN picks its blocking for about this many rows; the 
 
 def packs(dtype: torch.dtype, device: torch.device) -> bool:
     """Whether a second copy of the weights is kept."""
+    return ops.serves(dtype, device) or _has_onednn(dtype, device)
+
+
+def _has_onednn(dtype: torch.dtype, device: torch.device) -> bool:
     return device.type == "cpu" and dtype == torch.float32 and torch.backends.mkldnn.is_available()
 
 
 def _pack(weight_NK: Tensor) -> Tensor | None:
-    if not packs(weight_NK.dtype, weight_NK.device):
+    if not _has_onednn(weight_NK.dtype, weight_NK.device):
         return None
     with torch.no_grad():
         return torch.ops.mkldnn._reorder_linear_weight(weight_NK, _PACK_ROWS_HINT)
@@ -117,7 +121,7 @@ class LoraPair:
 
     def add_steadily(self, y_TN: Tensor, x_TK: Tensor) -> None:
         """`add_to` with a result for each row that does not depend on how many there are."""
-        if not packs(x_TK.dtype, x_TK.device):
+        if not _has_onednn(x_TK.dtype, x_TK.device):
             self.add_to(y_TN, x_TK)
             return
         with parallel(len(x_TK) * self.a_JRK.numel()):

@@ -15,6 +15,7 @@ from tinker_engine.config import home
 
 SOURCE = Path(__file__).with_name("kernels.c")
 FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fopenmp", "-shared", "-fPIC")
+SWITCH = "TINKER_ENGINE_NATIVE"  # 0: torch alone
 SECONDS = 120  # after which a compiler is given up
 
 logger = logging.getLogger(__name__)
@@ -25,17 +26,29 @@ def library() -> ctypes.CDLL | None:
     """The compiled kernels, or None where they are switched off or cannot be had."""
     import torch  # noqa: F401  # first: the kernels use the threads of its OpenMP, which must be the one that is loaded
 
-    if os.environ.get("TINKER_ENGINE_NATIVE") == "0":
+    if os.environ.get(SWITCH) == "0":
         return None
     try:
         return ctypes.CDLL(str(compiled(home() / "native")))
-    except (OSError, subprocess.SubprocessError, CompilerError) as error:
-        logger.warning("no native kernels, torch computes alone and is slower: %s", error)
+    except _FAILURES as error:
+        logger.warning("no kernels of our own, torch computes alone and is slower: %s", error)
         return None
+
+
+def problem() -> str | None:
+    """Why there are no kernels, in words."""
+    try:
+        compiled(home() / "native")
+    except _FAILURES as error:
+        return str(error)
+    return None
 
 
 class CompilerError(Exception):
     """There is no compiler, or it does not take our source."""
+
+
+_FAILURES = (OSError, subprocess.SubprocessError, CompilerError)
 
 
 def compiled(folder: Path) -> Path:

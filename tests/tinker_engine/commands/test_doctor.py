@@ -11,6 +11,7 @@ from tinker_engine.commands import doctor
 from tinker_engine.commands.checks import data as data_checks
 from tinker_engine.commands.checks import machine, models, network
 from tinker_engine.commands.checks.finding import Finding
+from tinker_engine.native import ops
 from tinker_engine.store.folders import whole_folder
 
 
@@ -80,6 +81,17 @@ def test_without_torch_what_needs_it_is_left_out(tmp_path, monkeypatch):
 
     monkeypatch.setattr(machine, "torch", missing)
     assert [finding.what for finding in doctor.examine(tmp_path)][-1] == "torch"
+
+
+def test_kernels_that_are_not_there_are_a_warning(tmp_path, monkeypatch):
+    monkeypatch.setattr(ops, "serves", lambda *_: False)
+    monkeypatch.setenv("TINKER_ENGINE_HOME", str(tmp_path))
+    monkeypatch.setenv("CC", "no-such-compiler")
+    finding = only(machine.kernels())
+    assert finding.level == "warning"
+    assert "there is no C compiler" in finding.text
+    monkeypatch.setenv("TINKER_ENGINE_NATIVE", "0")
+    assert only(machine.kernels()).fix == "unset TINKER_ENGINE_NATIVE"
 
 
 def test_a_directory_that_is_not_there_yet_is_fine(tmp_path):

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from importlib import metadata
 
+from tinker_engine import config
 from tinker_engine.commands.checks.finding import Finding, failed, ok, warning
 from tinker_engine.commands.table import size
 
@@ -55,6 +56,22 @@ def processor() -> Iterator[Finding]:
         )
     else:
         yield ok("processor", text)
+
+
+def kernels() -> Iterator[Finding]:
+    import torch
+
+    from tinker_engine.native import build, ops
+
+    if ops.serves(torch.float32, torch.device("cpu")):
+        yield ok("kernels", f"compiled for this processor, in {config.home() / 'native'}")
+    elif os.environ.get(build.SWITCH) == "0":
+        yield warning(
+            "kernels", "switched off; torch computes alone and is slower on a CPU", f"unset {build.SWITCH}"
+        )
+    else:
+        problem = build.problem() or "they could not be loaded"
+        yield warning("kernels", f"{problem}; torch computes alone and is slower on a CPU", "apt install gcc")
 
 
 def threads() -> Iterator[Finding]:
