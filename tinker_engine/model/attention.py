@@ -22,10 +22,12 @@ from torch.autograd.function import once_differentiable
 
 from tinker_engine.model.short_segments import SHORT, SegmentBatch, Visible, batches, copied
 from tinker_engine.model.threads import parallel
+from tinker_engine.native import ops
 
 _STEADY_QUERIES = (
     8  # and multiples: BLAS adds up in another order when it has fewer rows, or so few left over
 )
+_MOST_SEEN = 16  # tokens of beginnings that the segments see, for each token there is
 _VECTOR = 64  # elements: a multiple of what any processor computes at a time
 
 _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
@@ -103,6 +105,18 @@ class PackedAttention:
     def _copied(self) -> set[int]:
         ancestors = [[*self.ancestors(segment)] for segment in self.segments]
         return copied([segment.length for segment in self.segments], ancestors)
+
+    @cached_property
+    def table(self) -> ops.SegmentTable | None:
+        """For our own kernels; None where a long beginning has so many descendants that they would take too much
+        memory, for each segment gets gradients of all that it sees."""
+        rows = [range(segment.start, segment.end) for segment in self.segments]
+        seen = [[rows[above] for above in self.ancestors(segment)][::-1] for segment in self.segments]
+        tokens, keys = sum(map(len, rows)), sum(len(each) for before in seen for each in before)
+        return None if keys > _MOST_SEEN * tokens else ops.SegmentTable(list(zip(rows, seen, strict=True)))
+
+    def native(self, q_THE: Tensor) -> ops.SegmentTable | None:
+        return self.table if ops.serves_width(q_THE, q_THE.shape[-1]) else None
 
     def ancestors(self, segment: Segment) -> Iterator[int]:
         """Nearest first."""
@@ -227,6 +241,8 @@ def _steady_sigmoid(x: Tensor) -> Tensor:
 def packed_part(
     packed: PackedAttention, q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor
 ) -> tuple[Tensor, Tensor]:
+    if (table := packed.native(q_THE)) is not None:
+        return ops.attention(q_THE, k_TGE, v_TGE, table, packed.scale)
     out_THE = torch.empty(q_THE.shape, dtype=q_THE.dtype, device=q_THE.device)
     wide = torch.float64 if q_THE.dtype == torch.float64 else torch.float32
     lse_TH = torch.empty(q_THE.shape[:2], dtype=wide, device=q_THE.device)
@@ -256,6 +272,10 @@ class _PackedAttention(torch.autograd.Function):
     def backward(ctx: Any, d_out: Tensor):
         q_THE, k_TGE, v_TGE, out_THE, lse_TH = ctx.saved_tensors
         packed: PackedAttention = ctx.packed
+        if (table := packed.native(q_THE)) is not None:
+            return *ops.attention_backward(
+                d_out, q_THE, k_TGE, v_TGE, out_THE, lse_TH, table, packed.scale
+            ), None
         (tokens, heads, width), groups = q_THE.shape, k_TGE.shape[1]
         dq = torch.empty_like(out_THE)
         dk = torch.zeros((tokens, groups, width), dtype=q_THE.dtype)

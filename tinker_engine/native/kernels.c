@@ -18,6 +18,7 @@
 
 typedef float Vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t Ints __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef double Doubles __attribute__((vector_size(8 * LANES)));
 typedef int64_t Index;
 
 #define INLINE static inline __attribute__((always_inline))
@@ -128,7 +129,28 @@ static void block(Index rows, Index width, Tile t)
     }
 }
 
-/* y = scale · x wᵀ, or y += scale · x wᵀ. */
+typedef struct {
+    const float *data;
+    Index panels, deep; /* of the whole weight: panels of n, and k */
+} Packed;
+
+/* y = scale · x wᵀ, or y += scale · x wᵀ, for at most ROWS rows, panels first to end of n, and the first k of the
+   weight's. */
+static void multiply(const float *x, Index stride_m, Index stride_k, Packed w, float *y, Index stride_y, Index rows,
+                     Index first, Index end, Index n, Index k, float scale, int add)
+{
+    for (Index k0 = 0; k0 < k; k0 += DEEP) {
+        Index deep = least(DEEP, w.deep - k0), k1 = k0 + deep;
+        for (Index p = first; p < end; p++) {
+            const float *at = w.data + (k0 * w.panels + p * deep) * WIDE;
+            Tile t = {x + k0 * stride_k, stride_m, stride_k, at, at + deep * WIDE, y + p * WIDE, stride_y,
+                      least(deep, k - k0), add || k0 > 0, scale};
+            if (p + 1 == end && k1 < k) t.next = w.data + (k1 * w.panels + first * least(DEEP, w.deep - k1)) * WIDE;
+            block(rows, least(WIDE, n - p * WIDE), t);
+        }
+    }
+}
+
 void te_product(const float *x, Index stride_m, Index stride_k, const float *packed, float *y, Index stride_y,
                 Index m, Index n, Index k, float scale, int add, int threads)
 {
@@ -137,18 +159,9 @@ void te_product(const float *x, Index stride_m, Index stride_k, const float *pac
     Index groups = parts(panels, group);
 #pragma omp parallel for num_threads(threads) schedule(dynamic, 1) if (threads > 1)
     for (Index task = 0; task < heights * groups; task++) {
-        Index m0 = task / groups * ROWS, rows = least(ROWS, m - m0);
-        Index first = task % groups * group, end = least(panels, first + group);
-        for (Index k0 = 0; k0 < k; k0 += DEEP) {
-            Index deep = least(DEEP, k - k0), k1 = k0 + deep;
-            for (Index p = first; p < end; p++) {
-                const float *w = packed + (k0 * panels + p * deep) * WIDE;
-                Tile t = {x + m0 * stride_m + k0 * stride_k, stride_m, stride_k, w, w + deep * WIDE,
-                          y + m0 * stride_y + p * WIDE, stride_y, deep, add || k0 > 0, scale};
-                if (p + 1 == end && k1 < k) t.next = packed + (k1 * panels + first * least(DEEP, k - k1)) * WIDE;
-                block(rows, least(WIDE, n - p * WIDE), t);
-            }
-        }
+        Index m0 = task / groups * ROWS, first = task % groups * group;
+        multiply(x + m0 * stride_m, stride_m, stride_k, (Packed){packed, panels, k}, y + m0 * stride_y, stride_y,
+                 least(ROWS, m - m0), first, least(panels, first + group), n, k, scale, add);
     }
 }
 
@@ -273,20 +286,24 @@ INLINE Vec partial(const float *x, Index there, float beyond)
     return v;
 }
 
-/* log Σ e^x of each row; any width. */
+/* log Σ e^x of each row; any width. In double precision: a vocabulary has many terms that would each be lost. */
 void te_log_sum_exp(const float *x, float *y, Index rows, Index width, int threads)
 {
     Index whole = width / LANES * LANES;
 #pragma omp parallel for num_threads(threads) schedule(dynamic, 1) if (threads > 1)
     for (Index i = 0; i < rows; i++) {
         const float *from = x + i * width;
-        Vec last = partial(from + whole, width - whole, -INFINITY), high = last, sum = {};
+        Vec last = partial(from + whole, width - whole, -INFINITY), high = last;
+        Doubles sum = {};
         for (Index j = 0; j < whole; j += LANES) high = either(*(Vec *)(from + j) > high, *(Vec *)(from + j), high);
         float top = high[0];
         for (int j = 1; j < LANES; j++) top = high[j] > top ? high[j] : top;
-        for (Index j = 0; j < whole; j += LANES) sum += exponential(*(Vec *)(from + j) - top);
-        sum += exponential(last - top);
-        y[i] = top + logf(added_up(sum));
+        for (Index j = 0; j < whole; j += LANES)
+            sum += __builtin_convertvector(exponential(*(Vec *)(from + j) - top), Doubles);
+        sum += __builtin_convertvector(exponential(last - top), Doubles);
+        double total = 0;
+        for (int j = 0; j < LANES; j++) total += sum[j];
+        y[i] = top + log(total);
     }
 }
 
@@ -391,4 +408,200 @@ void te_attend(const float *q, Index stride_q, const float *k, Index stride_k, c
             for (Index e = 0; e < width; e += LANES) *(Vec *)(to + e) *= share;
         }
     }
+}
+
+/* --- attention of whole sequences ---------------------------------------------------------------
+
+   Tokens lie on one axis. The queries of a segment are neighbours on it; each sees the keys of its segment up to itself,
+   and before them all keys of the segments that it goes on from. */
+
+typedef struct {
+    Index query, queries; /* rows of the queries */
+    Index key, keys;      /* where the list of visible rows is, and its length; the last of them are the queries' own */
+} Segment;
+
+typedef struct {
+    const float *data;
+    Index stride; /* from row to row */
+} Rows;
+
+typedef struct {
+    Rows q, k, v;
+    const Index *keys; /* lists of rows */
+    Index heads, groups, width;
+    float scale;
+    float *scratch;
+    Index room; /* of a thread, in scratch */
+} Attention;
+
+INLINE Index padded(Index n) { return parts(n, WIDE) * WIDE; }
+
+/* Of the listed rows, as a weight [listed rows, width]. */
+static Packed pack_rows(Rows from, const Index *rows, Index count, Index width, float *to)
+{
+    Index panels = parts(count, WIDE);
+    if (count % WIDE)
+        for (Index k0 = 0; k0 < width; k0 += DEEP) {
+            Index deep = least(DEEP, width - k0);
+            memset(to + (k0 * panels + (panels - 1) * deep) * WIDE, 0, deep * WIDE * sizeof(float));
+        }
+    for (Index j = 0; j < count; j++) {
+        const float *row = from.data + rows[j] * from.stride;
+        for (Index k0 = 0; k0 < width; k0 += DEEP) {
+            Index deep = least(DEEP, width - k0);
+            float *column = to + (k0 * panels + j / WIDE * deep) * WIDE + j % WIDE;
+            for (Index e = 0; e < deep; e++) column[e * WIDE] = row[k0 + e];
+        }
+    }
+    return (Packed){to, panels, width};
+}
+
+/* Of the listed rows, or of `count` neighbours, as a weight [width, listed rows]. */
+static Packed pack_columns(Rows from, const Index *rows, Index count, Index width, float *to)
+{
+    Index panels = parts(width, WIDE);
+    for (Index j = 0; j < count; j++) {
+        const float *row = from.data + (rows ? rows[j] : j) * from.stride;
+        Index k0 = j / DEEP * DEEP, deep = least(DEEP, count - k0);
+        for (Index p = 0; p < panels; p++) {
+            float *at = to + (k0 * panels + p * deep + j - k0) * WIDE;
+            Index there = least(WIDE, width - p * WIDE);
+            memcpy(at, row + p * WIDE, there * sizeof(float));
+            if (there < WIDE) memset(at + there, 0, (WIDE - there) * sizeof(float));
+        }
+    }
+    return (Packed){to, panels, count};
+}
+
+/* Floats of scratch that a thread needs for segments of at most so many keys. */
+Index te_attention_room(Index keys, Index width)
+{
+    Index edge = padded(width);
+    return 2 * (padded(keys) * width) + edge * keys + 2 * ROWS * padded(keys) + 2 * edge * ROWS + 4 * LINE;
+}
+
+/* The scores of some queries of one head: rows of `stride`, of which those beyond the last visible key are −∞. */
+static void scores(const Attention *a, const float *q, Packed keys, Index visible, Index rows, Index stride, float *s)
+{
+    Index panels = parts(visible, WIDE);
+    multiply(q, a->q.stride, 1, keys, s, stride, rows, 0, panels, panels * WIDE, a->width, a->scale, 0);
+    for (Index i = 0; i < rows; i++)
+        for (Index j = visible - rows + i + 1; j < panels * WIDE; j++) s[i * stride + j] = -INFINITY;
+}
+
+void te_attention(const float *q, Index stride_q, const float *k, Index stride_k, const float *v, Index stride_v,
+                  float *out, float *lse, const Segment *segments, Index count, const Index *keys, Index heads,
+                  Index groups, Index width, float scale, float *scratch, Index room, int threads)
+{
+    Attention a = {{q, stride_q}, {k, stride_k}, {v, stride_v}, keys, heads, groups, width, scale, scratch, room};
+    Index repeat = heads / groups;
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 1) if (threads > 1)
+    for (Index task = 0; task < count * groups; task++) {
+        Segment at = segments[task / groups];
+        Index g = task % groups, stride = padded(at.keys);
+        float *mine = a.scratch + omp_get_thread_num() * a.room;
+        Rows k_rows = {k + g * width, stride_k}, v_rows = {v + g * width, stride_v};
+        Packed k_all = pack_rows(k_rows, keys + at.key, at.keys, width, mine);
+        Packed v_all = pack_columns(v_rows, keys + at.key, at.keys, width, mine + stride * width);
+        float *s = mine + stride * width + padded(width) * at.keys;
+        for (Index h = g * repeat; h < (g + 1) * repeat; h++)
+            for (Index first = 0; first < at.queries; first += ROWS) {
+                Index rows = least(ROWS, at.queries - first), visible = at.keys - at.queries + first + rows;
+                Index row = at.query + first, whole = padded(visible);
+                scores(&a, q + row * stride_q + h * width, k_all, visible, rows, stride, s);
+                float share[ROWS];
+                for (Index i = 0; i < rows; i++) {
+                    float *line = s + i * stride;
+                    Vec high = *(Vec *)line, sum = {};
+                    for (Index j = LANES; j < whole; j += LANES)
+                        high = either(*(Vec *)(line + j) > high, *(Vec *)(line + j), high);
+                    float top = high[0];
+                    for (int j = 1; j < LANES; j++) top = high[j] > top ? high[j] : top;
+                    for (Index j = 0; j < whole; j += LANES) {
+                        Vec e = exponential(*(Vec *)(line + j) - top);
+                        *(Vec *)(line + j) = e;
+                        sum += e;
+                    }
+                    float total = added_up(sum);
+                    share[i] = 1 / total;
+                    lse[(row + i) * heads + h] = top + logf(total);
+                }
+                float *to = out + (row * heads + h) * width;
+                multiply(s, stride, 1, v_all, to, heads * width, rows, 0, v_all.panels, width, visible, 1, 0);
+                for (Index i = 0; i < rows; i++)
+                    for (Index e = 0; e < width; e += LANES) *(Vec *)(to + i * heads * width + e) *= share[i];
+            }
+    }
+}
+
+/* Gradients of the queries, and of the keys and values as each segment sees them: d_keys and d_values have a line
+   [groups · split, width] for every entry of the lists of rows. `split` is 1, or heads / groups for more tasks. */
+void te_attention_backward(const float *d_out, const float *q, Index stride_q, const float *k, Index stride_k,
+                           const float *v, Index stride_v, const float *out, const float *lse, float *dq,
+                           float *d_keys, float *d_values, const Segment *segments, Index count, const Index *keys,
+                           Index heads, Index groups, Index width, Index split, float scale, float *scratch,
+                           Index room, int threads)
+{
+    Attention a = {{q, stride_q}, {k, stride_k}, {v, stride_v}, keys, heads, groups, width, scale, scratch, room};
+    Index columns = groups * split, together = heads / columns, line = heads * width, wide_line = columns * width;
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 1) if (threads > 1)
+    for (Index task = 0; task < count * columns; task++) {
+        Segment at = segments[task / columns];
+        Index column = task % columns, g = column / split, stride = padded(at.keys), edge = padded(width);
+        const Index *list = keys + at.key;
+        float *mine = a.scratch + omp_get_thread_num() * a.room;
+        Rows k_rows = {k + g * width, stride_k}, v_rows = {v + g * width, stride_v};
+        Packed k_all = pack_rows(k_rows, list, at.keys, width, mine);
+        Packed v_all = pack_rows(v_rows, list, at.keys, width, mine += stride * width);
+        Packed k_columns = pack_columns(k_rows, list, at.keys, width, mine += stride * width);
+        float *p = mine += edge * at.keys, *dp = p + ROWS * stride, *packed = dp + ROWS * stride;
+        float *dk = d_keys + (at.key * columns + column) * width, *dv = d_values + (at.key * columns + column) * width;
+        for (Index j = 0; j < at.keys; j++) {
+            memset(dk + j * wide_line, 0, width * sizeof(float));
+            memset(dv + j * wide_line, 0, width * sizeof(float));
+        }
+        for (Index h = column * together; h < (column + 1) * together; h++)
+            for (Index first = 0; first < at.queries; first += ROWS) {
+                Index rows = least(ROWS, at.queries - first), visible = at.keys - at.queries + first + rows;
+                Index row = at.query + first, panels = parts(visible, WIDE), whole = panels * WIDE;
+                const float *q_at = q + row * stride_q + h * width, *d_at = d_out + row * line + h * width;
+                const float *out_at = out + row * line + h * width;
+                scores(&a, q_at, k_all, visible, rows, stride, p);
+                multiply(d_at, line, 1, v_all, dp, stride, rows, 0, panels, whole, width, 1, 0);
+                for (Index i = 0; i < rows; i++) {
+                    Vec along = {};
+                    for (Index e = 0; e < width; e += LANES)
+                        along += *(Vec *)(d_at + i * line + e) * *(Vec *)(out_at + i * line + e);
+                    float mean = added_up(along), shift = lse[(row + i) * heads + h];
+                    for (Index j = i * stride; j < i * stride + whole; j += LANES) {
+                        Vec share = exponential(*(Vec *)(p + j) - shift);
+                        *(Vec *)(p + j) = share;
+                        *(Vec *)(dp + j) = share * (*(Vec *)(dp + j) - mean) * scale;
+                    }
+                }
+                float *dq_at = dq + row * line + h * width;
+                multiply(dp, stride, 1, k_columns, dq_at, line, rows, 0, k_columns.panels, width, visible, 1, 0);
+                Packed d_block = pack_columns((Rows){d_at, line}, 0, rows, width, packed);
+                Packed q_block = pack_columns((Rows){q_at, stride_q}, 0, rows, width, packed + edge * ROWS);
+                for (Index j = 0; j < visible; j += ROWS) {
+                    Index some = least(ROWS, visible - j);
+                    multiply(p + j, 1, stride, d_block, dv + j * wide_line, wide_line, some, 0, d_block.panels, width, rows, 1, 1);
+                    multiply(dp + j, 1, stride, q_block, dk + j * wide_line, wide_line, some, 0, q_block.panels, width, rows, 1, 1);
+                }
+            }
+    }
+}
+
+/* total[row] += the lines of all entries that name it, in their order; sums over `split` of a line. */
+void te_add_lines(const float *lines, const Index *rows, Index count, float *total, Index groups, Index split,
+                  Index width, int threads)
+{
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+    for (Index g = 0; g < groups; g++)
+        for (Index j = 0; j < count; j++)
+            for (Index part = 0; part < split; part++) {
+                const float *from = lines + ((j * groups + g) * split + part) * width;
+                float *to = total + (rows[j] * groups + g) * width;
+                for (Index e = 0; e < width; e += LANES) *(Vec *)(to + e) += *(Vec *)(from + e);
+            }
 }

@@ -5,6 +5,7 @@ Shapes: M rows, N output width, K input width, T tokens, H query heads, G key/va
 
 import ctypes
 import functools
+from collections.abc import Sequence
 from ctypes import c_float, c_int, c_int64, c_void_p
 from dataclasses import dataclass
 
@@ -31,6 +32,19 @@ _ARGUMENTS = {
     "te_rotate": [c_void_p, c_int64, *[c_void_p] * 3, *[c_int64] * 3, c_int, c_int],
     "te_log_sum_exp": [c_void_p, c_void_p, c_int64, c_int64, c_int],
     "te_scaled_exp": [*[c_void_p] * 3, c_int64, c_int64, c_int],
+    "te_attention": [
+        *[c_void_p, c_int64] * 3,
+        *(c_void_p, c_void_p, c_void_p, c_int64, c_void_p),
+        *(c_int64, c_int64, c_int64, c_float, c_void_p, c_int64, c_int),
+    ],
+    "te_attention_backward": [
+        c_void_p,
+        *[c_void_p, c_int64] * 3,
+        *[c_void_p] * 6,
+        *(c_int64, c_void_p),
+        *(c_int64, c_int64, c_int64, c_int64, c_float, c_void_p, c_int64, c_int),
+    ],
+    "te_add_lines": [c_void_p, c_void_p, c_int64, c_void_p, c_int64, c_int64, c_int64, c_int],
     "te_attend": [
         *[c_void_p, c_int64] * 3,
         *(c_void_p, c_void_p),
@@ -48,6 +62,7 @@ def _kernels() -> ctypes.CDLL | None:
             function = getattr(kernels, name)
             function.argtypes, function.restype = arguments, None
         kernels.te_panel_width.restype = c_int64
+        kernels.te_attention_room.argtypes, kernels.te_attention_room.restype = [c_int64, c_int64], c_int64
     return kernels
 
 
@@ -218,3 +233,90 @@ def attend(
         *(layer, rows, heads, groups, width, scale, scores.data_ptr(), room, threads),
     )
     return out
+
+
+# --- attention of whole sequences ---------------------------------------------------------------
+
+
+class SegmentTable:
+    """Which keys the queries of each segment see."""
+
+    def __init__(self, segments: Sequence[tuple[range, Sequence[range]]]):
+        """(rows of the segment, rows of what it goes on from): its tokens see the latter, and their own up to
+        themselves."""
+        lines: list[tuple[int, int, int, int]] = []
+        keys: list[np.ndarray] = []
+        end = 0
+        for own, before in segments:
+            seen = [np.arange(rows.start, rows.stop) for rows in (*before, own)]
+            count = sum(map(len, seen))
+            lines.append((own.start, len(own), end, count))
+            keys += seen
+            end += count
+        self.lines = np.array(lines, dtype=np.int64).reshape(-1, 4)
+        self.keys = np.concatenate(keys).astype(np.int64) if keys else np.zeros(0, dtype=np.int64)
+        self.pairs = int((self.lines[:, 1] * self.lines[:, 3]).sum())  # of a query and a key
+
+
+def attention(
+    q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor, table: SegmentTable, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Output [T, H, E] and log-sum-exp [T, H]."""
+    q_THE, k_TGE, v_TGE = (_whole_rows(x) for x in (q_THE, k_TGE, v_TGE))
+    (tokens, heads, width), groups = q_THE.shape, k_TGE.shape[1]
+    out_THE, lse_TH = torch.empty(tokens, heads, width), torch.empty(tokens, heads)
+    threads = threads_for(2 * heads * width * table.pairs)
+    scratch, room = _attention_scratch(table, width, threads)
+    _loaded().te_attention(
+        *(q_THE.data_ptr(), q_THE.stride(0), k_TGE.data_ptr(), k_TGE.stride(0)),
+        *(v_TGE.data_ptr(), v_TGE.stride(0), out_THE.data_ptr(), lse_TH.data_ptr()),
+        *(table.lines.ctypes.data, len(table.lines), table.keys.ctypes.data),
+        *(heads, groups, width, scale, scratch.data_ptr(), room, threads),
+    )
+    return out_THE, lse_TH
+
+
+def attention_backward(
+    d_out: Tensor,
+    q_THE: Tensor,
+    k_TGE: Tensor,
+    v_TGE: Tensor,
+    out_THE: Tensor,
+    lse_TH: Tensor,
+    table: SegmentTable,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of queries, keys and values."""
+    q_THE, k_TGE, v_TGE = (_whole_rows(x) for x in (q_THE, k_TGE, v_TGE))
+    d_out, out_THE = d_out.contiguous(), out_THE.contiguous()
+    (tokens, heads, width), groups = q_THE.shape, k_TGE.shape[1]
+    threads = threads_for(5 * heads * width * table.pairs)
+    # A task for each key head of a segment; for each query head where that would leave a thread without one for long.
+    split = 1 if len(table.lines) * groups >= 4 * threads else heads // groups
+    dq = torch.empty(tokens, heads, width)
+    d_lines = torch.empty(2, len(table.keys), groups * split, width)
+    scratch, room = _attention_scratch(table, width, threads)
+    _loaded().te_attention_backward(
+        *(d_out.data_ptr(), q_THE.data_ptr(), q_THE.stride(0), k_TGE.data_ptr(), k_TGE.stride(0)),
+        *(v_TGE.data_ptr(), v_TGE.stride(0), out_THE.data_ptr(), lse_TH.data_ptr(), dq.data_ptr()),
+        *(d_lines[0].data_ptr(), d_lines[1].data_ptr()),
+        *(table.lines.ctypes.data, len(table.lines), table.keys.ctypes.data),
+        *(heads, groups, width, split, scale, scratch.data_ptr(), room, threads),
+    )
+    d_kv = torch.zeros(2, tokens, groups, width)
+    for lines, total in zip(d_lines, d_kv, strict=True):
+        _loaded().te_add_lines(
+            *(lines.data_ptr(), table.keys.ctypes.data, len(table.keys)),
+            *(total.data_ptr(), groups, split, width, threads),
+        )
+    return dq, d_kv[0], d_kv[1]
+
+
+def _attention_scratch(table: SegmentTable, width: int, threads: int) -> tuple[Tensor, int]:
+    room = _loaded().te_attention_room(int(table.lines[:, 3].max()), width)
+    return torch.empty(threads * room), room
+
+
+def _whole_rows(x_THE: Tensor) -> Tensor:
+    """Heads of a token lie side by side; a token's may be part of a longer row."""
+    return x_THE if x_THE.stride()[1:] == (x_THE.shape[2], 1) else x_THE.contiguous()

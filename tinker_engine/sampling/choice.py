@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tinker_engine.native import ops
 from tinker_engine.sampling.types import TokenLogprob
 
 _MASK = (1 << 64) - 1
@@ -74,11 +75,11 @@ def _mix(z: Word) -> Word:
 
 def choose(logits_BV: Tensor, draws: Sequence[Draw]) -> list[Chosen]:
     """One token per row. `logits_BV` is overwritten."""
+    greedy = [row for row, draw in enumerate(draws) if draw.greedy]
+    likeliest = logits_BV[greedy].argmax(-1)  # of the logits: close ones round to equal probabilities
     probs_BV = _distributions(logits_BV, draws)
     tokens = _search(probs_BV, torch.tensor([draw.uniform for draw in draws], dtype=torch.float64))
-    if greedy := [row for row, draw in enumerate(draws) if draw.greedy]:
-        # Of the logits: close ones round to equal probabilities.
-        tokens[greedy] = logits_BV[greedy].argmax(-1)
+    tokens[greedy] = likeliest
     tokens.clamp_(max=probs_BV.shape[1] - 1)  # the search finds no token among NaNs; their logprob says so
     logprobs = probs_BV.gather(1, tokens[:, None])[:, 0].log()
     return [
@@ -94,11 +95,19 @@ def _distributions(logits_BV: Tensor, draws: Sequence[Draw]) -> Tensor:
     temperatures = [1.0 if draw.greedy else draw.temperature for draw in draws]
     if any(temperature != 1 for temperature in temperatures):
         wide_BV.div_(torch.tensor(temperatures, dtype=wide_BV.dtype, device=wide_BV.device)[:, None])
-    probs_BV = torch.softmax(wide_BV, dim=-1)
+    probs_BV = _softmax(wide_BV)
     for row, draw in enumerate(draws):
         if draw.cut:
             probs_BV[row] = _cut(probs_BV[row], draw.top_k, draw.top_p)
     return probs_BV
+
+
+def _softmax(logits_BV: Tensor) -> Tensor:
+    """Overwrites the logits, perhaps."""
+    if not (ops.serves(logits_BV.dtype, logits_BV.device) and logits_BV.is_contiguous()):
+        return torch.softmax(logits_BV, dim=-1)
+    ops.scaled_exp_(logits_BV, ops.log_sum_exp(logits_BV), torch.ones(len(logits_BV)))
+    return logits_BV
 
 
 def _cut(probs_V: Tensor, top_k: int, top_p: float) -> Tensor:

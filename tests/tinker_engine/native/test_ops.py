@@ -201,3 +201,61 @@ def test_attention_has_the_same_bits_for_a_copied_prefix_and_in_any_company():
     shared = attend([line(prefix, cache, 10) for cache in apart], q, k, v)
     assert torch.equal(attend([line(None, copy, 47) for copy in copies], q, k, v), shared)
     assert torch.equal(attend([line(prefix, apart[1], 10)], q[1:2], k[1:2], v[1:2]), shared[1:2])
+
+
+# --- attention of whole sequences ---------------------------------------------------------------
+
+
+def sequences(split: bool) -> tuple[ops.SegmentTable, int]:
+    """A beginning with two continuations, one of which is continued; and, without `split`, enough others that a thread
+    has several tasks."""
+    rows = [range(0, 37), range(37, 42), range(42, 112), range(112, 113), range(113, 243)]
+    before = [[], [rows[0]], [rows[0]], [rows[0], rows[2]], []]
+    end = 243
+    for length in () if split else (1, 2, 3, 64, 65):
+        rows.append(range(end, end + length))
+        before.append([])
+        end += length
+    return ops.SegmentTable(list(zip(rows, before, strict=True))), end
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("split", [True, False])
+@pytest.mark.parametrize("width", [16, 64])
+def test_attention_of_sequences_and_its_gradients(width: int, split: bool, threads: int, one_thread: None):
+    torch.set_num_threads(threads)
+    table, tokens = sequences(split)
+    scale = width**-0.5
+    heads = torch.randn(tokens, HEADS + 2 * GROUPS, width)
+    q, k, v = heads.split((HEADS, GROUPS, GROUPS), dim=1)  # parts of longer rows
+    d_out = torch.randn(tokens, HEADS, width)
+    wide = [x.double().requires_grad_() for x in (q, k, v)]
+    parts: list[Tensor] = []
+    for start, count, first, keys in table.lines:
+        rows = torch.from_numpy(table.keys[first : first + keys])
+        mask = torch.ones(count, keys, dtype=torch.bool).tril(keys - count)
+        parts.append(
+            torch.nn.functional.scaled_dot_product_attention(
+                wide[0][start : start + count].transpose(0, 1),
+                *(x[rows].transpose(0, 1) for x in wide[1:]),
+                attn_mask=mask,
+                scale=scale,
+                enable_gqa=True,
+            ).transpose(0, 1)
+        )
+    expected = torch.cat(parts)
+    expected.backward(d_out.double())
+    out, lse = ops.attention(q, k, v, table, scale)
+    close(out, expected.detach())
+    grads = ops.attention_backward(d_out, q, k, v, out, lse, table, scale)
+    for grad, x in zip(grads, wide, strict=True):
+        assert x.grad is not None
+        close(grad, x.grad, 5e-6)
+    again = ops.attention_backward(d_out, q, k, v, *ops.attention(q, k, v, table, scale), table, scale)
+    assert all(map(torch.equal, grads, again))
+
+
+def test_log_sum_exp_loses_none_of_many_small_terms():
+    x = torch.full((1, 50_000), -17.0)
+    x[0, 0] = 0
+    close(ops.log_sum_exp(x), torch.logsumexp(x.double(), dim=-1), 1e-7)
