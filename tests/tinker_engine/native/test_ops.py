@@ -209,7 +209,7 @@ def test_attention_has_the_same_bits_for_a_copied_prefix_and_in_any_company():
 def sequences(split: bool) -> tuple[ops.SegmentTable, int]:
     """A beginning with two continuations, one of which is continued; and, without `split`, enough others that a thread
     has several tasks."""
-    rows = [range(0, 37), range(37, 42), range(42, 112), range(112, 113), range(113, 243)]
+    rows = [range(37), range(37, 42), range(42, 112), range(112, 113), range(113, 243)]
     before = [[], [rows[0]], [rows[0]], [rows[0], rows[2]], []]
     end = 243
     for length in () if split else (1, 2, 3, 64, 65):
