@@ -71,4 +71,4 @@ class Snapshots:
 
     @property
     def _bytes(self) -> int:
-        return sum(adapter.flat.nbytes for adapter in self._adapters.values())
+        return sum(adapter.nbytes for adapter in self._adapters.values())

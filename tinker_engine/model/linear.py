@@ -115,9 +115,15 @@ class LoraPair:
         """For weights that never change again."""
         return self._pack()
 
+    @property
+    def is_packed(self) -> bool:
+        """Whether somebody has asked for `packed`."""
+        return "packed" in vars(self)
+
     def _pack(self) -> "PackedPair":
-        parts = (ops.pack(self.b_NR.detach()[start:end]) for start, end in self.columns)
-        return PackedPair(ops.pack(self.a_JRK.detach()), tuple(parts), self.columns, self.scale)
+        a_JRK, b_NR = (weight.detach().to(torch.float32) for weight in (self.a_JRK, self.b_NR))
+        parts = tuple(ops.pack(b_NR[start:end]) for start, end in self.columns)
+        return PackedPair(ops.pack(a_JRK), parts, self.columns, self.scale)
 
     def add_steadily(self, y_TN: Tensor, x_TK: Tensor) -> None:
         """`add_to` with a result for each row that does not depend on how many there are."""
@@ -143,23 +149,34 @@ class LoraPair:
     ) -> tuple[Tensor, Tensor]:
         """Gradients of A and B; that of x, this path's share, is added to `dx_TK`."""
         a_JRK, b_NR = self.a_JRK.detach().to(x_TK.dtype), self.b_NR.detach().to(x_TK.dtype)
-        native = _worth_packing(x_TK)
+        if _worth_packing(x_TK):
+            return self._native_backward(dy_TN, x_TK, h_TJR, dx_TK, a_JRK, b_NR)
         dh_TJR, db_NR = torch.empty_like(h_TJR), torch.empty_like(b_NR)
-        count = len(self.columns)
-        h_parts, dh_parts = h_TJR.chunk(count, dim=1), dh_TJR.chunk(count, dim=1)
-        for (start, end), h_TR, dh_TR in zip(self.columns, h_parts, dh_parts, strict=True):
+        for (start, end), h_TR, dh_TR in self._parts(h_TJR, dh_TJR):
             dy_part = dy_TN[:, start:end]
             db_NR[start:end] = (h_TR.T @ dy_part).T  # faster than dyᵀh, whose result is narrow
-            if native:
-                ops.put_product(dh_TR, dy_part, ops.pack(b_NR[start:end].T), self.scale)
-            else:
-                torch.mm(dy_part, b_NR[start:end], out=dh_TR).mul_(self.scale)
-        db_NR.mul_(self.scale)
-        if dx_TK is not None and native:
-            ops.add_product(dx_TK, dh_TJR, ops.pack(a_JRK.T))
-        elif dx_TK is not None:
+            torch.mm(dy_part, b_NR[start:end], out=dh_TR)
+        dh_TJR.mul_(self.scale)
+        if dx_TK is not None:
             dx_TK.addmm_(dh_TJR, a_JRK)
-        return dh_TJR.T @ x_TK, db_NR
+        return dh_TJR.T @ x_TK, db_NR.mul_(self.scale)
+
+    def _native_backward(
+        self, dy_TN: Tensor, x_TK: Tensor, h_TJR: Tensor, dx_TK: Tensor | None, a_JRK: Tensor, b_NR: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        dh_TJR, db_NR = torch.empty_like(h_TJR), torch.empty_like(b_NR)
+        for (start, end), h_TR, dh_TR in self._parts(h_TJR, dh_TJR):
+            dy_part = dy_TN[:, start:end]
+            db_NR[start:end] = ops.gradient(h_TR, dy_part, self.scale).T
+            ops.put_product(dh_TR, dy_part, ops.pack(b_NR[start:end].T), self.scale)
+        if dx_TK is not None:
+            ops.add_product(dx_TK, dh_TJR, ops.pack(a_JRK.T))
+        return ops.gradient(dh_TJR, x_TK), db_NR
+
+    def _parts(self, h_TJR: Tensor, dh_TJR: Tensor) -> Iterator[tuple[tuple[int, int], Tensor, Tensor]]:
+        """Columns of each target, with its part of both."""
+        count = len(self.columns)
+        return zip(self.columns, h_TJR.chunk(count, dim=1), dh_TJR.chunk(count, dim=1), strict=True)
 
 
 @dataclass(frozen=True)

@@ -116,6 +116,12 @@ class Adapter:
         copy.frozen = True
         return copy
 
+    @property
+    def nbytes(self) -> int:
+        """Of the weights, twice once they were packed for sampling: that is done to all of them in one step."""
+        first = next(iter(self.pairs.values()))
+        return self.flat.nbytes * (2 if first.is_packed else 1)
+
     def bind_gradients(self, grad_flat: Tensor) -> None:
         """Make backward passes add to `grad_flat`, which is laid out as `flat`."""
         offset = 0

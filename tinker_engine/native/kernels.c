@@ -165,6 +165,28 @@ void te_product(const float *x, Index stride_m, Index stride_k, const float *pac
     }
 }
 
+/* y[m, n] = scale · Σ x[t, m] w[t, n]: the gradient of a weight, by panels of w that are packed on the way. */
+void te_gradient(const float *x, Index stride_x, const float *w, Index stride_w, float *y, Index stride_y,
+                 Index tokens, Index m, Index n, float scale, int threads)
+{
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 1) if (threads > 1)
+    for (Index p = 0; p < parts(n, WIDE); p++) {
+        Index width = least(WIDE, n - p * WIDE);
+        float packed[DEEP * WIDE];
+        if (width < WIDE) memset(packed, 0, sizeof(packed));
+        for (Index t0 = 0; t0 < tokens; t0 += DEEP) {
+            Index deep = least(DEEP, tokens - t0);
+            for (Index t = 0; t < deep; t++)
+                memcpy(packed + t * WIDE, w + (t0 + t) * stride_w + p * WIDE, width * sizeof(float));
+            for (Index m0 = 0; m0 < m; m0 += ROWS) {
+                Tile t = {x + t0 * stride_x + m0, 1, stride_x, packed, packed, y + m0 * stride_y + p * WIDE, stride_y,
+                          deep, t0 > 0, scale};
+                block(least(ROWS, m - m0), width, t);
+            }
+        }
+    }
+}
+
 /* --- element by element ------------------------------------------------------------------------- */
 
 /* e^x to about one unit in the last place: 2^n · e^r with |r| ≤ ln 2 / 2. Zero below −87. */

@@ -25,6 +25,7 @@ _ARGUMENTS = {
         *(c_void_p, c_void_p, c_int64),
         *(c_int64, c_int64, c_int64, c_float, c_int, c_int),
     ],
+    "te_gradient": [*[c_void_p, c_int64] * 3, *[c_int64] * 3, c_float, c_int],
     "te_rms_norm": [c_void_p, c_int64, *[c_void_p] * 3, c_int64, c_int64, c_float, c_int],
     "te_rms_norm_backward": [*[c_void_p] * 5, c_int64, c_int64, c_int],
     "te_swiglu": [c_void_p, c_void_p, c_int64, c_int64, c_int],
@@ -91,6 +92,7 @@ class Packed:
 
 def pack(weight_NK: Tensor) -> Packed:
     """Of any strides: a transposed view costs no copy of its own."""
+    assert weight_NK.dtype == torch.float32, "kernels are for fp32"
     n, k = weight_NK.shape
     kernels = _loaded()
     wide = kernels.te_panel_width()
@@ -125,6 +127,19 @@ def _product(x_MK: Tensor, weight: Packed, y_MN: Tensor, scale: float, *, add: b
         *(x_MK.data_ptr(), *x_MK.stride()),
         *(weight.data.data_ptr(), y_MN.data_ptr(), y_MN.stride(0)),
         *(rows, weight.n, k, scale, add, threads_for(rows * weight.n * k)),
+    )
+    return y_MN
+
+
+def gradient(x_TM: Tensor, w_TN: Tensor, scale: float = 1.0) -> Tensor:
+    """scale · xᵀ w; both may be views of some columns."""
+    (tokens, m), n = x_TM.shape, w_TN.shape[1]
+    assert (len(w_TN), x_TM.stride(1), w_TN.stride(1)) == (tokens, 1, 1), "shapes fit"
+    assert x_TM.dtype == w_TN.dtype == torch.float32, "kernels are for fp32"
+    y_MN = torch.empty((m, n), dtype=torch.float32) if tokens else torch.zeros((m, n))
+    _loaded().te_gradient(
+        *(x_TM.data_ptr(), x_TM.stride(0), w_TN.data_ptr(), w_TN.stride(0), y_MN.data_ptr(), n),
+        *(tokens, m, n, scale, threads_for(tokens * m * n)),
     )
     return y_MN
 

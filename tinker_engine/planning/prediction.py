@@ -11,6 +11,7 @@ from tinker_engine.model.linear import packs
 from tinker_engine.model.load import expected_shapes
 from tinker_engine.model.lora import LoraSpec, parameter_count
 from tinker_engine.model.spec import ModelSpec, RopeSpec
+from tinker_engine.native import ops
 from tinker_engine.planning.calibration import Calibration
 from tinker_engine.planning.cost import decode_step, linear_weights, prefill, training_step
 from tinker_engine.planning.workload import Workload
@@ -99,15 +100,18 @@ def predict_memory(
     tokens, recompute = _micro_batch(spec, workload, dtype, int(free * SHARE_OF_FREE))
     per_token = activation_bytes(spec, workload.rank, dtype, recompute=recompute)
     rows = min(tokens, max(16, CHUNK_ELEMENTS // spec.vocab_size))
+    native = ops.serves(dtype, device)
     return Memory(
         process=process,
         weights=parameters * dtype.itemsize,
         packed=linear_weights(spec) * dtype.itemsize if packs(dtype, device) else 0,
         adapter=5 * adapter,
         activations=int(_HEAP_HOLES * tokens * per_token),
-        head=_HEAD_COPIES * rows * spec.vocab_size * 4,
+        # Our kernels keep the head's weight in a third order while they compute gradients.
+        head=(_HEAD_COPIES * rows + native * spec.hidden_size) * spec.vocab_size * 4,
         optimizer=2 * adapter,
-        cache=_cache_bytes(spec, workload, dtype, device) + adapter,  # samples come from a snapshot
+        # Samples come from a snapshot, which our kernels keep in a second order.
+        cache=_cache_bytes(spec, workload, dtype, device) + (1 + native) * adapter,
         mapped=_fused_weights(spec) * dtype.itemsize if mapped else 0,
         micro_batches=-(-workload.batch * workload.tokens // tokens),
         recompute=recompute,

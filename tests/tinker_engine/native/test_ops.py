@@ -63,7 +63,14 @@ def test_product_into_some_columns():
     assert torch.equal(y[:, 40:], before[:, 40:])
 
 
+@pytest.mark.parametrize(("tokens", "m", "n"), [(1, 1, 1), (193, 5, 25), (400, 96, 100), (64, 130, 48)])
+def test_gradient_of_a_weight(tokens: int, m: int, n: int):
+    x, w = torch.randn(tokens, m + 3)[:, 2 : m + 2], torch.randn(tokens, n + 5)[:, :n]
+    close(ops.gradient(x, w, scale=0.25), 0.25 * (x.double().T @ w.double()))
+
+
 def test_of_no_rows():
+    assert torch.equal(ops.gradient(torch.empty(0, 3), torch.empty(0, 4)), torch.zeros(3, 4))
     assert ops.product(torch.empty(0, 5), ops.pack(torch.randn(7, 5))).shape == (0, 7)
 
 
