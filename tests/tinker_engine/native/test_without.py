@@ -9,7 +9,6 @@ import pytest
 
 ENGINE = Path(__file__).parents[1]
 FILES = [
-    "model/test_decoder.py",
     "model/test_lora.py",
     "sampling/test_agreement.py",
     "sampling/test_batching.py",
