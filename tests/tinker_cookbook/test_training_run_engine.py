@@ -13,7 +13,7 @@ import pytest
 from tests.server import running_server
 
 SCRIPT = """
-import asyncio, json, sys
+import asyncio, json, signal, sys
 import numpy as np
 import tinker
 from tinker import types
@@ -22,6 +22,7 @@ from tinker_cookbook.training_run import training_run
 from tinker_cookbook.utils import trace
 
 STEPS = 12
+signal.signal(signal.SIGINT, signal.default_int_handler)  # where the tests run in the background it is ignored
 
 def datum(step):
     tokens = np.random.default_rng(step).integers(10, 900, 17).tolist()
