@@ -220,6 +220,26 @@ INLINE float added_up(Vec x)
 
 /* Widths are multiples of LANES from here on. */
 
+INLINE float largest(const float *x, Index width, Vec high)
+{
+    for (Index j = 0; j < width; j += LANES) high = either(*(Vec *)(x + j) > high, *(Vec *)(x + j), high);
+    float top = high[0];
+    for (int j = 1; j < LANES; j++) top = high[j] > top ? high[j] : top;
+    return top;
+}
+
+/* x = e^(x − shift); returns the sum. */
+INLINE float exponentials(float *x, Index width, float shift)
+{
+    Vec sum = {};
+    for (Index j = 0; j < width; j += LANES) {
+        Vec e = exponential(*(Vec *)(x + j) - shift);
+        *(Vec *)(x + j) = e;
+        sum += e;
+    }
+    return added_up(sum);
+}
+
 void te_rms_norm(const float *x, Index stride_x, const float *weight, float *y, float *inverse_rms, Index rows,
                  Index width, float eps, int threads)
 {
@@ -315,11 +335,9 @@ void te_log_sum_exp(const float *x, float *y, Index rows, Index width, int threa
 #pragma omp parallel for num_threads(threads) schedule(dynamic, 1) if (threads > 1)
     for (Index i = 0; i < rows; i++) {
         const float *from = x + i * width;
-        Vec last = partial(from + whole, width - whole, -INFINITY), high = last;
+        Vec last = partial(from + whole, width - whole, -INFINITY);
+        float top = largest(from, whole, last);
         Doubles sum = {};
-        for (Index j = 0; j < whole; j += LANES) high = either(*(Vec *)(from + j) > high, *(Vec *)(from + j), high);
-        float top = high[0];
-        for (int j = 1; j < LANES; j++) top = high[j] > top ? high[j] : top;
         for (Index j = 0; j < whole; j += LANES)
             sum += __builtin_convertvector(exponential(*(Vec *)(from + j) - top), Doubles);
         sum += __builtin_convertvector(exponential(last - top), Doubles);
@@ -413,17 +431,7 @@ void te_attend(const float *q, Index stride_q, const float *k, Index stride_k, c
             if (before) score(query, prefix, before, width, scale, s);
             score(query, own, after, width, scale, s + before);
             for (Index t = tokens; t < whole; t++) s[t] = -INFINITY;
-            Vec high = *(Vec *)s;
-            for (Index t = LANES; t < whole; t += LANES) high = either(*(Vec *)(s + t) > high, *(Vec *)(s + t), high);
-            float top = high[0];
-            for (int j = 1; j < LANES; j++) top = high[j] > top ? high[j] : top;
-            Vec sum = {};
-            for (Index t = 0; t < whole; t += LANES) {
-                Vec e = exponential(*(Vec *)(s + t) - top);
-                *(Vec *)(s + t) = e;
-                sum += e;
-            }
-            float share = 1 / added_up(sum);
+            float share = 1 / exponentials(s, whole, largest(s, whole, all(-INFINITY)));
             memset(to, 0, width * sizeof(float));
             if (before) gather_all(s, prefix + at.prefix_values, before, width, to);
             gather_all(s + before, own + at.own_values, after, width, to);
@@ -534,17 +542,7 @@ void te_attention(const float *q, Index stride_q, const float *k, Index stride_k
                 float share[ROWS];
                 for (Index i = 0; i < rows; i++) {
                     float *line = s + i * stride;
-                    Vec high = *(Vec *)line, sum = {};
-                    for (Index j = LANES; j < whole; j += LANES)
-                        high = either(*(Vec *)(line + j) > high, *(Vec *)(line + j), high);
-                    float top = high[0];
-                    for (int j = 1; j < LANES; j++) top = high[j] > top ? high[j] : top;
-                    for (Index j = 0; j < whole; j += LANES) {
-                        Vec e = exponential(*(Vec *)(line + j) - top);
-                        *(Vec *)(line + j) = e;
-                        sum += e;
-                    }
-                    float total = added_up(sum);
+                    float top = largest(line, whole, all(-INFINITY)), total = exponentials(line, whole, top);
                     share[i] = 1 / total;
                     lse[(row + i) * heads + h] = top + logf(total);
                 }
