@@ -455,15 +455,6 @@ typedef struct {
     Index stride; /* from row to row */
 } Rows;
 
-typedef struct {
-    Rows q, k, v;
-    const Index *keys; /* lists of rows */
-    Index heads, groups, width;
-    float scale;
-    float *scratch;
-    Index room; /* of a thread, in scratch */
-} Attention;
-
 INLINE Index padded(Index n) { return parts(n, WIDE) * WIDE; }
 
 /* Of the listed rows, as a weight [listed rows, width]. */
@@ -511,10 +502,11 @@ Index te_attention_room(Index keys, Index width)
 }
 
 /* The scores of some queries of one head: rows of `stride`, of which those beyond the last visible key are −∞. */
-static void scores(const Attention *a, const float *q, Packed keys, Index visible, Index rows, Index stride, float *s)
+static void scores(const float *q, Index stride_q, Packed keys, Index visible, Index rows, float scale, float *s,
+                   Index stride)
 {
     Index panels = parts(visible, WIDE);
-    multiply(q, a->q.stride, 1, keys, s, stride, rows, 0, panels, panels * WIDE, a->width, a->scale, 0);
+    multiply(q, stride_q, 1, keys, s, stride, rows, 0, panels, panels * WIDE, keys.deep, scale, 0);
     for (Index i = 0; i < rows; i++)
         for (Index j = visible - rows + i + 1; j < panels * WIDE; j++) s[i * stride + j] = -INFINITY;
 }
@@ -523,13 +515,12 @@ void te_attention(const float *q, Index stride_q, const float *k, Index stride_k
                   float *out, float *lse, const Segment *segments, Index count, const Index *keys, Index heads,
                   Index groups, Index width, float scale, float *scratch, Index room, int threads)
 {
-    Attention a = {{q, stride_q}, {k, stride_k}, {v, stride_v}, keys, heads, groups, width, scale, scratch, room};
     Index repeat = heads / groups;
 #pragma omp parallel for num_threads(threads) schedule(dynamic, 1) if (threads > 1)
     for (Index task = 0; task < count * groups; task++) {
         Segment at = segments[task / groups];
         Index g = task % groups, stride = padded(at.keys);
-        float *mine = a.scratch + omp_get_thread_num() * a.room;
+        float *mine = scratch + omp_get_thread_num() * room;
         Rows k_rows = {k + g * width, stride_k}, v_rows = {v + g * width, stride_v};
         Packed k_all = pack_rows(k_rows, keys + at.key, at.keys, width, mine);
         Packed v_all = pack_columns(v_rows, keys + at.key, at.keys, width, mine + stride * width);
@@ -538,7 +529,7 @@ void te_attention(const float *q, Index stride_q, const float *k, Index stride_k
             for (Index first = 0; first < at.queries; first += ROWS) {
                 Index rows = least(ROWS, at.queries - first), visible = at.keys - at.queries + first + rows;
                 Index row = at.query + first, whole = padded(visible);
-                scores(&a, q + row * stride_q + h * width, k_all, visible, rows, stride, s);
+                scores(q + row * stride_q + h * width, stride_q, k_all, visible, rows, scale, s, stride);
                 float share[ROWS];
                 for (Index i = 0; i < rows; i++) {
                     float *line = s + i * stride;
@@ -562,14 +553,13 @@ void te_attention_backward(const float *d_out, const float *q, Index stride_q, c
                            Index heads, Index groups, Index width, Index split, float scale, float *scratch,
                            Index room, int threads)
 {
-    Attention a = {{q, stride_q}, {k, stride_k}, {v, stride_v}, keys, heads, groups, width, scale, scratch, room};
     Index columns = groups * split, together = heads / columns, line = heads * width, wide_line = columns * width;
 #pragma omp parallel for num_threads(threads) schedule(dynamic, 1) if (threads > 1)
     for (Index task = 0; task < count * columns; task++) {
         Segment at = segments[task / columns];
         Index column = task % columns, g = column / split, stride = padded(at.keys), edge = padded(width);
         const Index *list = keys + at.key;
-        float *mine = a.scratch + omp_get_thread_num() * a.room;
+        float *mine = scratch + omp_get_thread_num() * room;
         Rows k_rows = {k + g * width, stride_k}, v_rows = {v + g * width, stride_v};
         Packed k_all = pack_rows(k_rows, list, at.keys, width, mine);
         Packed v_all = pack_rows(v_rows, list, at.keys, width, mine += stride * width);
@@ -586,7 +576,7 @@ void te_attention_backward(const float *d_out, const float *q, Index stride_q, c
                 Index row = at.query + first, panels = parts(visible, WIDE), whole = panels * WIDE;
                 const float *q_at = q + row * stride_q + h * width, *d_at = d_out + row * line + h * width;
                 const float *out_at = out + row * line + h * width;
-                scores(&a, q_at, k_all, visible, rows, stride, p);
+                scores(q_at, stride_q, k_all, visible, rows, scale, p, stride);
                 multiply(d_at, line, 1, v_all, dp, stride, rows, 0, panels, whole, width, 1, 0);
                 for (Index i = 0; i < rows; i++) {
                     Vec along = {};

@@ -1,4 +1,5 @@
 import asyncio
+import selectors
 import signal
 import threading
 
@@ -6,9 +7,25 @@ import pytest
 
 from tinker_cookbook.utils.interrupts import wakes_on_signals
 
+PATIENCE = 30  # seconds
 
-def hit() -> None:
+
+class Noticing(selectors.DefaultSelector):
+    """Says when the loop is about to wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits = threading.Event()
+
+    def select(self, timeout=None):
+        if timeout is None or timeout > 0:
+            self.waits.set()
+        return super().select(timeout)
+
+
+def hit(waits: threading.Event) -> None:
     """A signal to a thread that is not the main one, whose wait is not ended by it."""
+    waits.wait()
     signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
 
 
@@ -20,16 +37,23 @@ def handler():
 
 
 def test_a_signal_that_another_thread_got_wakes_the_loop(handler):
+    selector = Noticing()
+    late: list[bool] = []
+
     async def main() -> None:
         seen = asyncio.Event()
         handler(lambda *_: seen.set())
+        asyncio.get_running_loop().call_later(PATIENCE, late.append, True)
         with wakes_on_signals():
-            thread = threading.Thread(target=hit)
+            thread = threading.Thread(target=hit, args=(selector.waits,))
+            selector.waits.clear()
             thread.start()
-            await asyncio.wait_for(seen.wait(), timeout=30)
+            await seen.wait()
             thread.join()
 
-    asyncio.run(main())
+    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
+        runner.run(main())
+    assert not late  # it was not time that woke it
 
 
 def test_what_was_there_before_is_there_after():
