@@ -4,6 +4,8 @@ A change that makes the engine compute a prompt twice, decode rows that have end
 for fails here on any machine, however fast.
 """
 
+from typing import Any
+
 import numpy as np
 import pytest
 from torch import Tensor
@@ -13,6 +15,7 @@ from tests.tinker_engine.sampling.support import FAMILY, adapter_of, decoder_of,
 from tests.tinker_engine.training.conftest import policy_data, random_run
 from tinker_engine.model.decoder import Decoder
 from tinker_engine.model.linear import FrozenLinear
+from tinker_engine.sampling.step import AllLayers
 from tinker_engine.training import head
 from tinker_engine.training.trainer import Trainer
 from tinker_engine.training.types import Datum
@@ -24,6 +27,10 @@ GROUPS, GROUP, NEW = 3, 4, 10
 PROMPTS = [[*COMMON, *random_prompt(1 + group, 20)] for group in range(GROUPS)]
 
 
+def linears_of(decoder: Decoder) -> list[FrozenLinear]:
+    return [x for each in decoder.layers for x in (each.qkv, each.output, each.gate_up, each.down)]
+
+
 class Rows:
     """Rows of every product with a frozen weight, forwards and backwards."""
 
@@ -33,7 +40,7 @@ class Rows:
 
     def of_layers(self, decoder: Decoder) -> tuple[int, int]:
         """Forwards and backwards; all linear layers of all layers must agree on each."""
-        frozen = [x for each in decoder.layers for x in (each.qkv, each.output, each.gate_up, each.down)]
+        frozen = linears_of(decoder)
         forward = {sum(self.forward.get(id(linear), [])) for linear in frozen}
         # The first layer's input gets no gradient.
         backward = {sum(self.backward.get(id(linear), [])) for linear in frozen[1:]}
@@ -48,7 +55,7 @@ class Rows:
 @pytest.fixture
 def rows(monkeypatch: pytest.MonkeyPatch) -> Rows:
     counted = Rows()
-    forward, backward = FrozenLinear.__call__, FrozenLinear.input_grad
+    forward, backward, in_one = FrozenLinear.__call__, FrozenLinear.input_grad, AllLayers.__call__
 
     def call(self: FrozenLinear, x_TK: Tensor) -> Tensor:
         counted.forward.setdefault(id(self), []).append(len(x_TK))
@@ -58,6 +65,12 @@ def rows(monkeypatch: pytest.MonkeyPatch) -> Rows:
         counted.backward.setdefault(id(self), []).append(len(dy_TN))
         return backward(self, dy_TN)
 
+    def all_layers(self: AllLayers, tokens_T: Tensor, *rest: Any, **more: Any) -> Tensor:
+        for linear in linears_of(self.decoder):
+            counted.forward.setdefault(id(linear), []).append(len(tokens_T))
+        return in_one(self, tokens_T, *rest, **more)
+
+    monkeypatch.setattr(AllLayers, "__call__", all_layers)
     monkeypatch.setattr(FrozenLinear, "__call__", call)
     monkeypatch.setattr(FrozenLinear, "input_grad", input_grad)
     return counted

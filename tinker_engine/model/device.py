@@ -31,23 +31,18 @@ def pick_device(requested: str | None = None) -> torch.device:
 
 
 def pick_dtype(device: torch.device, requested: str | None = None) -> torch.dtype:
-    """The format asked for; without a wish bfloat16 where the hardware multiplies it, else float32."""
+    """The format asked for; without a wish bfloat16 on a graphics card, else float32.
+
+    float32 on CPUs with bfloat16 units, too. With those of AVX-512 our kernels sample one and a half times as fast as
+    torch in bfloat16, and train at three quarters of its speed or more; AMX was not tried. And only in float32 do
+    sampler and trainer agree to 1e-4.
+    """
     if requested is None:
-        return torch.bfloat16 if _multiplies_bfloat16(device) else torch.float32
+        # On cards without bfloat16 units as well: they compute it, and float16 would need loss scaling.
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
     if requested not in DTYPES:
         raise InputError("dtype", f"{requested!r} is unknown; valid are: {', '.join(DTYPES)}")
     dtype = DTYPES[requested]
     if device.type == "mps" and dtype is torch.float64:
         raise InputError("dtype", "float64 does not exist on mps; use float32, or device cpu")
     return dtype
-
-
-def _multiplies_bfloat16(device: torch.device) -> bool:
-    if device.type == "cuda":
-        return True  # cards without bf16 units still compute it, and float16 would need loss scaling
-    if device.type == "cpu":
-        # Without these units every bf16 product is widened first: slower than float32, and less exact.
-        # Older releases of torch do not tell; then float32 is the safe answer.
-        capabilities = getattr(torch.cpu, "get_capabilities", dict)()
-        return bool(capabilities.get("amx_bf16") or capabilities.get("avx512_bf16"))
-    return False

@@ -28,14 +28,14 @@ class FrozenLinear:
     def __init__(self, weight_NK: Tensor, bias_N: Tensor | None = None):
         self.weight_NK = weight_NK
         self.bias_N = bias_N
-        self._native = ops.pack(weight_NK) if ops.serves(weight_NK.dtype, weight_NK.device) else None
-        self._onednn = None if self._native is not None else _pack(weight_NK)
+        self.packed = ops.pack(weight_NK) if ops.serves(weight_NK.dtype, weight_NK.device) else None
+        self._onednn = None if self.packed is not None else _pack(weight_NK)
         self._transposed: ops.Packed | None = None
         self._many_input_grads = False
 
     def __call__(self, x_TK: Tensor) -> Tensor:
-        if self._native is not None:
-            return ops.product(x_TK, self._native, self.bias_N)
+        if self.packed is not None:
+            return ops.product(x_TK, self.packed, self.bias_N)
         with parallel_product(len(x_TK), self.weight_NK.numel()):
             if self._onednn is None:
                 return F.linear(x_TK, self.weight_NK, self.bias_N)

@@ -187,6 +187,11 @@ class LoraBatch:
                 ranges.append((start, end, adapter))
         return cls(ranges, steady=steady)
 
+    @property
+    def unchanging(self) -> bool:
+        """Whether no adapter's weights will ever change."""
+        return all(adapter.frozen for _, _, adapter in self.ranges)
+
     def at(self, key: str) -> list[LoraRows]:
         return [
             LoraRows(start, end, adapter.pairs[key], self.steady, adapter.frozen)

@@ -89,7 +89,7 @@ INLINE void tile(int tall, int unit_k, Tile t)
 #pragma GCC unroll 3
             for (int j = 0; j < VECS; j++) sum[i][j] += x * w[j];
         }
-        if (k % 4 == 0) __builtin_prefetch(t.next + k / 4 * LINE, 0, 2);
+        if (k % 2 == 0) __builtin_prefetch(t.next + k / 2 * LINE, 0, 2);
     }
 #pragma GCC unroll 4
     for (int i = 0; i < tall; i++) {
@@ -102,7 +102,7 @@ INLINE void tile(int tall, int unit_k, Tile t)
 /* The rows of a task, against one block of one panel. */
 INLINE void tiles(int unit_k, Index rows, Tile t)
 {
-    Index ahead = least(DEEP / 4, parts(t.deep * WIDE / LINE, parts(rows, TALL))) * LINE;
+    Index ahead = least(DEEP / 2, parts(t.deep * WIDE / LINE, parts(rows, TALL))) * LINE;
     for (; rows >= TALL; rows -= TALL) {
         tile(TALL, unit_k, t);
         t.x += TALL * t.stride_m, t.y += TALL * t.stride_y, t.next += ahead;
@@ -151,18 +151,26 @@ static void multiply(const float *x, Index stride_m, Index stride_k, Packed w, f
     }
 }
 
-void te_product(const float *x, Index stride_m, Index stride_k, const float *packed, float *y, Index stride_y,
-                Index m, Index n, Index k, float scale, int add, int threads)
+/* By all threads that call it. They do not wait for each other at the end. */
+static void product(const float *x, Index stride_m, Index stride_k, const float *packed, float *y, Index stride_y,
+                    Index m, Index n, Index k, float scale, int add)
 {
     Index panels = parts(n, WIDE), heights = parts(m, ROWS);
-    Index group = most(1, least(PANELS, heights * panels / (8 * threads)));
+    Index group = most(1, least(PANELS, heights * panels / (8 * omp_get_num_threads())));
     Index groups = parts(panels, group);
-#pragma omp parallel for num_threads(threads) schedule(dynamic, 1) if (threads > 1)
+#pragma omp for schedule(dynamic, 1) nowait
     for (Index task = 0; task < heights * groups; task++) {
         Index m0 = task / groups * ROWS, first = task % groups * group;
         multiply(x + m0 * stride_m, stride_m, stride_k, (Packed){packed, panels, k}, y + m0 * stride_y, stride_y,
                  least(ROWS, m - m0), first, least(panels, first + group), n, k, scale, add);
     }
+}
+
+void te_product(const float *x, Index stride_m, Index stride_k, const float *packed, float *y, Index stride_y,
+                Index m, Index n, Index k, float scale, int add, int threads)
+{
+#pragma omp parallel num_threads(threads) if (threads > 1)
+    product(x, stride_m, stride_k, packed, y, stride_y, m, n, k, scale, add);
 }
 
 /* y[m, n] = scale · Σ x[t, m] w[t, n]: the gradient of a weight, by panels of w that are packed on the way. */
@@ -240,19 +248,22 @@ INLINE float exponentials(float *x, Index width, float shift)
     return added_up(sum);
 }
 
+/* One row, which may stay in place; returns the inverse of its root mean square. */
+static float rms_norm(const float *x, const float *weight, float *y, Index width, float eps)
+{
+    Vec squares = {};
+    for (Index j = 0; j < width; j += LANES) squares += *(Vec *)(x + j) * *(Vec *)(x + j);
+    float inverse = 1 / sqrtf(added_up(squares) / width + eps);
+    for (Index j = 0; j < width; j += LANES) *(Vec *)(y + j) = *(Vec *)(x + j) * inverse * *(Vec *)(weight + j);
+    return inverse;
+}
+
 void te_rms_norm(const float *x, Index stride_x, const float *weight, float *y, float *inverse_rms, Index rows,
                  Index width, float eps, int threads)
 {
 #pragma omp parallel for num_threads(threads) schedule(dynamic, 16) if (threads > 1)
-    for (Index i = 0; i < rows; i++) {
-        const float *from = x + i * stride_x;
-        float *to = y + i * width;
-        Vec squares = {};
-        for (Index j = 0; j < width; j += LANES) squares += *(Vec *)(from + j) * *(Vec *)(from + j);
-        float inverse = 1 / sqrtf(added_up(squares) / width + eps);
-        for (Index j = 0; j < width; j += LANES) *(Vec *)(to + j) = *(Vec *)(from + j) * inverse * *(Vec *)(weight + j);
-        if (inverse_rms) inverse_rms[i] = inverse;
-    }
+    for (Index i = 0; i < rows; i++)
+        inverse_rms[i] = rms_norm(x + i * stride_x, weight, y + i * width, width, eps);
 }
 
 /* dx = (dy·w − u · mean(dy·w·u)) / rms, where u = x / rms. */
@@ -272,17 +283,20 @@ void te_rms_norm_backward(const float *dy, const float *x, const float *weight, 
     }
 }
 
-/* silu(gate) · up, of rows that hold both. */
+/* silu(gate) · up, of a row that holds both. */
+static void swiglu(const float *gate, float *y, Index width)
+{
+    const float *up = gate + width;
+    for (Index j = 0; j < width; j += LANES) {
+        Vec g = *(Vec *)(gate + j);
+        *(Vec *)(y + j) = g / (1.0f + exponential(-g)) * *(Vec *)(up + j);
+    }
+}
+
 void te_swiglu(const float *gate_up, float *y, Index rows, Index width, int threads)
 {
 #pragma omp parallel for num_threads(threads) schedule(dynamic, 8) if (threads > 1)
-    for (Index i = 0; i < rows; i++) {
-        const float *gate = gate_up + 2 * i * width, *up = gate + width;
-        for (Index j = 0; j < width; j += LANES) {
-            Vec g = *(Vec *)(gate + j);
-            *(Vec *)(y + i * width + j) = g / (1.0f + exponential(-g)) * *(Vec *)(up + j);
-        }
-    }
+    for (Index i = 0; i < rows; i++) swiglu(gate_up + 2 * i * width, y + i * width, width);
 }
 
 /* d silu(g)/dg = σ(g) · (1 + g · (1 − σ(g))) */
@@ -301,23 +315,27 @@ void te_swiglu_backward(const float *dy, const float *gate_up, float *d_gate_up,
     }
 }
 
-/* Turns plane i, made of components i and i + half, by its angle (by −angle if `back`). half is a multiple of LANES. */
+/* Turns plane i of each head, made of components i and i + half, by its angle (by −angle if `back`). One row, which may
+   stay in place; half is a multiple of LANES. */
+static void rotate(const float *x, const float *cosines, const float *sines, float *y, Index heads, Index half, int back)
+{
+    for (Index j = 0; j < half; j += LANES) {
+        Vec cosine = *(Vec *)(cosines + j), sine = *(Vec *)(sines + j);
+        sine = back ? -sine : sine;
+        for (Index at = j; at < 2 * heads * half; at += 2 * half) {
+            Vec low = *(Vec *)(x + at), high = *(Vec *)(x + at + half);
+            *(Vec *)(y + at) = low * cosine - high * sine;
+            *(Vec *)(y + at + half) = high * cosine + low * sine;
+        }
+    }
+}
+
 void te_rotate(const float *x, Index stride_x, const float *cosines, const float *sines, float *y, Index rows,
                Index heads, Index half, int back, int threads)
 {
 #pragma omp parallel for num_threads(threads) schedule(dynamic, 16) if (threads > 1)
     for (Index i = 0; i < rows; i++)
-        for (Index j = 0; j < half; j += LANES) {
-            Vec cosine = *(Vec *)(cosines + i * half + j), sine = *(Vec *)(sines + i * half + j);
-            sine = back ? -sine : sine;
-            for (Index h = 0; h < heads; h++) {
-                const float *from = x + i * stride_x + 2 * h * half + j;
-                float *to = y + 2 * (i * heads + h) * half + j;
-                Vec low = *(Vec *)from, high = *(Vec *)(from + half);
-                *(Vec *)to = low * cosine - high * sine;
-                *(Vec *)(to + half) = high * cosine + low * sine;
-            }
-        }
+        rotate(x + i * stride_x, cosines + i * half, sines + i * half, y + 2 * i * heads * half, heads, half, back);
 }
 
 /* A vector whose last elements are beyond the end of the row. */
@@ -371,50 +389,116 @@ typedef struct {
     Index own_tokens, own_layer, own_values, own_group;
 } Keys;
 
-/* Scores of `count` keys for one query. */
-INLINE void score(const float *q, const float *k, Index count, Index width, float scale, float *scores)
-{
-    for (Index t = 0; t < count; t++) {
-        Vec even = {}, odd = {};
-        Index e = 0;
-        for (; e + 2 * LANES <= width; e += 2 * LANES) {
-            even += *(Vec *)(q + e) * *(Vec *)(k + t * width + e);
-            odd += *(Vec *)(q + e + LANES) * *(Vec *)(k + t * width + e + LANES);
-        }
-        if (e < width) even += *(Vec *)(q + e) * *(Vec *)(k + t * width + e);
-        scores[t] = added_up(even + odd) * scale;
-    }
-}
+#ifdef __clang__
+#define PICK(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define PICK(a, b, ...) __builtin_shuffle(a, b, (Ints){__VA_ARGS__})
+#endif
 
-/* out[vecs · LANES] += Σ weight · value */
-INLINE void gather(int vecs, const float *weights, const float *v, Index count, Index width, float *out)
+/* The sums of LANES vectors, as one vector. Halves are added, then halves of those, as `added_up` does. */
+INLINE Vec sums(Vec *x)
 {
-    Vec sum[8];
-    for (int j = 0; j < vecs; j++) sum[j] = ((Vec *)out)[j];
-    for (Index t = 0; t < count; t++) {
-        Vec weight = all(weights[t]);
+#if LANES == 16
 #pragma GCC unroll 8
-        for (int j = 0; j < vecs; j++) sum[j] += weight * ((Vec *)(v + t * width))[j];
-    }
-    for (int j = 0; j < vecs; j++) ((Vec *)out)[j] = sum[j];
+    for (int i = 0; i < 8; i++)
+        x[i] = PICK(x[2 * i], x[2 * i + 1], 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23)
+             + PICK(x[2 * i], x[2 * i + 1], 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++)
+        x[i] = PICK(x[2 * i], x[2 * i + 1], 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27)
+             + PICK(x[2 * i], x[2 * i + 1], 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; i++)
+        x[i] = PICK(x[2 * i], x[2 * i + 1], 0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25, 28, 29)
+             + PICK(x[2 * i], x[2 * i + 1], 2, 3, 6, 7, 10, 11, 14, 15, 18, 19, 22, 23, 26, 27, 30, 31);
+    return PICK(x[0], x[1], 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30)
+         + PICK(x[0], x[1], 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+#else
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++)
+        x[i] = PICK(x[2 * i], x[2 * i + 1], 0, 1, 2, 3, 8, 9, 10, 11)
+             + PICK(x[2 * i], x[2 * i + 1], 4, 5, 6, 7, 12, 13, 14, 15);
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; i++)
+        x[i] = PICK(x[2 * i], x[2 * i + 1], 0, 1, 4, 5, 8, 9, 12, 13)
+             + PICK(x[2 * i], x[2 * i + 1], 2, 3, 6, 7, 10, 11, 14, 15);
+    return PICK(x[0], x[1], 0, 2, 4, 6, 8, 10, 12, 14) + PICK(x[0], x[1], 1, 3, 5, 7, 9, 11, 13, 15);
+#endif
 }
 
-static void gather_all(const float *weights, const float *v, Index count, Index width, float *out)
+/* Scores of LANES keys for one query, or of fewer: the last one again for those that are missing. */
+INLINE void score(int full, const float *q, const float *k, Index count, Index width, float scale, float *scores)
+{
+    Vec sum[LANES] = {};
+    for (Index e = 0; e < width; e += LANES) {
+        Vec query = *(Vec *)(q + e);
+#pragma GCC unroll 16
+        for (int t = 0; t < LANES; t++) sum[t] += query * *(Vec *)(k + (full ? t : least(t, count - 1)) * width + e);
+    }
+    *(Vec *)scores = sums(sum) * scale;
+}
+
+/* Up to LANES - 1 numbers behind the last score are overwritten. */
+static void score_all(const float *q, const float *k, Index count, Index width, float scale, float *scores)
+{
+    for (; count >= LANES; count -= LANES, k += LANES * width, scores += LANES) score(1, q, k, LANES, width, scale, scores);
+    if (count) score(0, q, k, count, width, scale, scores);
+}
+
+#define MANY 4              /* queries of one key head that are computed together */
+#define ABREAST (LANES / 4) /* vectors of values, likewise: with MANY, what the registers hold */
+
+/* out[many][vecs · LANES] += Σ weight · value, token by token */
+INLINE void gather(int many, int vecs, const float *weights, Index stride, const float *v, Index count, Index width,
+                   float *out)
+{
+    Vec sum[MANY][ABREAST];
+#pragma GCC unroll 4
+    for (int i = 0; i < many; i++)
+#pragma GCC unroll 4
+        for (int j = 0; j < vecs; j++) sum[i][j] = ((Vec *)(out + i * width))[j];
+    for (Index t = 0; t < count; t++) {
+#pragma GCC unroll 4
+        for (int i = 0; i < many; i++) {
+            Vec weight = all(weights[i * stride + t]);
+#pragma GCC unroll 4
+            for (int j = 0; j < vecs; j++) sum[i][j] += weight * ((Vec *)(v + t * width))[j];
+        }
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < many; i++)
+#pragma GCC unroll 4
+        for (int j = 0; j < vecs; j++) ((Vec *)(out + i * width))[j] = sum[i][j];
+}
+
+INLINE void gather_width(int many, const float *weights, Index stride, const float *v, Index count, Index width, float *out)
 {
     Index e = 0;
-    for (; e + 8 * LANES <= width; e += 8 * LANES) gather(8, weights, v + e, count, width, out + e);
-    for (; e + 2 * LANES <= width; e += 2 * LANES) gather(2, weights, v + e, count, width, out + e);
-    if (e < width) gather(1, weights, v + e, count, width, out + e);
+    for (; e + ABREAST * LANES <= width; e += ABREAST * LANES)
+        gather(many, ABREAST, weights, stride, v + e, count, width, out + e);
+    for (; e < width; e += LANES) gather(many, 1, weights, stride, v + e, count, width, out + e);
 }
 
-/* q: rows of [heads, width]; k, v: rows of [groups, width], which are put behind the row's own keys.
-   scores: room for most_tokens, a multiple of LANES, per thread. */
-void te_attend(const float *q, Index stride_q, const float *k, Index stride_k, const float *v, Index stride_v,
-               float *out, const Keys *rows_keys, Index layer, Index rows, Index heads, Index groups, Index width,
-               float scale, float *scores, Index most_tokens, int threads)
+static void gather_all(int many, const float *weights, Index stride, const float *v, Index count, Index width, float *out)
 {
-    Index repeat = heads / groups;
-#pragma omp parallel for num_threads(threads) schedule(dynamic, 2) if (threads > 1)
+    if (many == 4) gather_width(4, weights, stride, v, count, width, out);
+    if (many == 3) gather_width(3, weights, stride, v, count, width, out);
+    if (many == 2) gather_width(2, weights, stride, v, count, width, out);
+    if (many == 1) gather_width(1, weights, stride, v, count, width, out);
+}
+
+/* Floats of scratch that a thread needs for rows of at most so many tokens. */
+Index te_attend_room(Index tokens) { return MANY * (parts(tokens, LANES) + 1) * LANES; }
+
+/* q: rows of [heads, width]; k, v: rows of [groups, width], which are put behind the row's own keys.
+   scores: room for every thread. By all threads that call it, which then wait for each other. */
+static void attend(const float *q, Index stride_q, const float *k, Index stride_k, const float *v, Index stride_v,
+                   float *out, const Keys *rows_keys, Index layer, Index rows, Index heads, Index groups, Index width,
+                   float scale, float *scores, Index room)
+{
+    Index repeat = heads / groups, stride = room / MANY;
+    float *s = scores + omp_get_thread_num() * room;
+#pragma omp for schedule(dynamic, 2)
     for (Index task = 0; task < rows * groups; task++) {
         Index g = task / rows, row = task % rows; /* neighbours share a prefix */
         Keys at = rows_keys[row];
@@ -424,18 +508,22 @@ void te_attend(const float *q, Index stride_q, const float *k, Index stride_k, c
         memcpy(own + at.own_values + at.own_tokens * width, v + row * stride_v + g * width, width * sizeof(float));
         Index before = at.prefix_tokens, after = at.own_tokens + 1, tokens = before + after;
         Index whole = parts(tokens, LANES) * LANES;
-        for (Index i = 0; i < repeat; i++) {
-            Index head = g * repeat + i;
-            const float *query = q + row * stride_q + head * width;
-            float *s = scores + omp_get_thread_num() * most_tokens, *to = out + (row * heads + head) * width;
-            if (before) score(query, prefix, before, width, scale, s);
-            score(query, own, after, width, scale, s + before);
-            for (Index t = tokens; t < whole; t++) s[t] = -INFINITY;
-            float share = 1 / exponentials(s, whole, largest(s, whole, all(-INFINITY)));
-            memset(to, 0, width * sizeof(float));
-            if (before) gather_all(s, prefix + at.prefix_values, before, width, to);
-            gather_all(s + before, own + at.own_values, after, width, to);
-            for (Index e = 0; e < width; e += LANES) *(Vec *)(to + e) *= share;
+        for (Index head = g * repeat; head < (g + 1) * repeat; head += MANY) {
+            Index many = least(MANY, (g + 1) * repeat - head);
+            float *to = out + (row * heads + head) * width, share[MANY];
+            for (Index i = 0; i < many; i++) {
+                const float *query = q + row * stride_q + (head + i) * width;
+                float *line = s + i * stride;
+                if (before) score_all(query, prefix, before, width, scale, line);
+                score_all(query, own, after, width, scale, line + before);
+                for (Index t = tokens; t < whole; t++) line[t] = -INFINITY;
+                share[i] = 1 / exponentials(line, whole, largest(line, whole, all(-INFINITY)));
+            }
+            memset(to, 0, many * width * sizeof(float));
+            if (before) gather_all(many, s, stride, prefix + at.prefix_values, before, width, to);
+            gather_all(many, s + before, stride, own + at.own_values, after, width, to);
+            for (Index i = 0; i < many; i++)
+                for (Index e = 0; e < width; e += LANES) *(Vec *)(to + i * width + e) *= share[i];
         }
     }
 }
@@ -457,7 +545,7 @@ typedef struct {
 
 INLINE Index padded(Index n) { return parts(n, WIDE) * WIDE; }
 
-/* Of the listed rows, as a weight [listed rows, width]. */
+/* Of the listed rows, or of `count` neighbours, as a weight [listed rows, width]. */
 static Packed pack_rows(Rows from, const Index *rows, Index count, Index width, float *to)
 {
     Index panels = parts(count, WIDE);
@@ -467,7 +555,7 @@ static Packed pack_rows(Rows from, const Index *rows, Index count, Index width, 
             memset(to + (k0 * panels + (panels - 1) * deep) * WIDE, 0, deep * WIDE * sizeof(float));
         }
     for (Index j = 0; j < count; j++) {
-        const float *row = from.data + rows[j] * from.stride;
+        const float *row = from.data + (rows ? rows[j] : j) * from.stride;
         for (Index k0 = 0; k0 < width; k0 += DEEP) {
             Index deep = least(DEEP, width - k0);
             float *column = to + (k0 * panels + j / WIDE * deep) * WIDE + j % WIDE;
@@ -511,6 +599,33 @@ static void scores(const float *q, Index stride_q, Packed keys, Index visible, I
         for (Index j = visible - rows + i + 1; j < panels * WIDE; j++) s[i * stride + j] = -INFINITY;
 }
 
+/* Heads first to end, which share their keys, of queries that are neighbours: rows of q, and of out and lse, which have
+   all `heads`. `list`: of the keys; without, they are neighbours too. */
+static void attention(const float *q, Index stride_q, Index queries, Rows k, Rows v, const Index *list, Index keys,
+                      float *out, float *lse, Index first, Index end, Index heads, Index width, float scale, float *mine)
+{
+    Index stride = padded(keys);
+    Packed k_all = pack_rows(k, list, keys, width, mine);
+    Packed v_all = pack_columns(v, list, keys, width, mine + stride * width);
+    float *s = mine + stride * width + padded(width) * keys;
+    for (Index h = first; h < end; h++)
+        for (Index row = 0; row < queries; row += ROWS) {
+            Index rows = least(ROWS, queries - row), visible = keys - queries + row + rows, whole = padded(visible);
+            scores(q + row * stride_q + h * width, stride_q, k_all, visible, rows, scale, s, stride);
+            float share[ROWS];
+            for (Index i = 0; i < rows; i++) {
+                float *line = s + i * stride;
+                float top = largest(line, whole, all(-INFINITY)), total = exponentials(line, whole, top);
+                share[i] = 1 / total;
+                if (lse) lse[(row + i) * heads + h] = top + logf(total);
+            }
+            float *to = out + (row * heads + h) * width;
+            multiply(s, stride, 1, v_all, to, heads * width, rows, 0, v_all.panels, width, visible, 1, 0);
+            for (Index i = 0; i < rows; i++)
+                for (Index e = 0; e < width; e += LANES) *(Vec *)(to + i * heads * width + e) *= share[i];
+        }
+}
+
 void te_attention(const float *q, Index stride_q, const float *k, Index stride_k, const float *v, Index stride_v,
                   float *out, float *lse, const Segment *segments, Index count, const Index *keys, Index heads,
                   Index groups, Index width, float scale, float *scratch, Index room, int threads)
@@ -519,29 +634,11 @@ void te_attention(const float *q, Index stride_q, const float *k, Index stride_k
 #pragma omp parallel for num_threads(threads) schedule(dynamic, 1) if (threads > 1)
     for (Index task = 0; task < count * groups; task++) {
         Segment at = segments[task / groups];
-        Index g = task % groups, stride = padded(at.keys);
-        float *mine = scratch + omp_get_thread_num() * room;
-        Rows k_rows = {k + g * width, stride_k}, v_rows = {v + g * width, stride_v};
-        Packed k_all = pack_rows(k_rows, keys + at.key, at.keys, width, mine);
-        Packed v_all = pack_columns(v_rows, keys + at.key, at.keys, width, mine + stride * width);
-        float *s = mine + stride * width + padded(width) * at.keys;
-        for (Index h = g * repeat; h < (g + 1) * repeat; h++)
-            for (Index first = 0; first < at.queries; first += ROWS) {
-                Index rows = least(ROWS, at.queries - first), visible = at.keys - at.queries + first + rows;
-                Index row = at.query + first, whole = padded(visible);
-                scores(q + row * stride_q + h * width, stride_q, k_all, visible, rows, scale, s, stride);
-                float share[ROWS];
-                for (Index i = 0; i < rows; i++) {
-                    float *line = s + i * stride;
-                    float top = largest(line, whole, all(-INFINITY)), total = exponentials(line, whole, top);
-                    share[i] = 1 / total;
-                    lse[(row + i) * heads + h] = top + logf(total);
-                }
-                float *to = out + (row * heads + h) * width;
-                multiply(s, stride, 1, v_all, to, heads * width, rows, 0, v_all.panels, width, visible, 1, 0);
-                for (Index i = 0; i < rows; i++)
-                    for (Index e = 0; e < width; e += LANES) *(Vec *)(to + i * heads * width + e) *= share[i];
-            }
+        Index g = task % groups;
+        attention(q + at.query * stride_q, stride_q, at.queries, (Rows){k + g * width, stride_k},
+                  (Rows){v + g * width, stride_v}, keys + at.key, at.keys, out + at.query * heads * width,
+                  lse + at.query * heads, g * repeat, (g + 1) * repeat, heads, width, scale,
+                  scratch + omp_get_thread_num() * room);
     }
 }
 
@@ -614,4 +711,162 @@ void te_add_lines(const float *lines, const Index *rows, Index count, float *tot
                 float *to = total + (rows[j] * groups + g) * width;
                 for (Index e = 0; e < width; e += LANES) *(Vec *)(to + e) += *(Vec *)(from + e);
             }
+}
+
+/* --- all layers, when sampling ------------------------------------------------------------------
+
+   One new token per row, or new tokens of prompts. The threads start once and meet after each part of a layer: a call for
+   each part would have them wait for the caller in between, hundreds of times. */
+
+/* New tokens of a prompt: `count` rows. The keys and values of `done` tokens are there. */
+typedef struct {
+    Index row, count;
+    float *prefix;
+    Index done, layer, values, group; /* the last three are distances in floats */
+} Part;
+
+/* Puts keys and values behind those that are there, then attends. By all threads that call it, which then wait for each
+   other. `room`: of scratch, for each thread. */
+static void extend(const float *q, Index stride_q, const float *k, Index stride_k, const float *v, Index stride_v,
+                   float *out, const Part *prompts, Index count, Index layer, Index heads, Index groups, Index width,
+                   float scale, float *scratch, Index room)
+{
+    Index split = count * groups < 4 * omp_get_num_threads() ? heads / groups : 1, columns = groups * split;
+    Index together = heads / columns;
+#pragma omp for schedule(dynamic, 1)
+    for (Index task = 0; task < count * groups; task++) {
+        Part at = prompts[task / groups];
+        Index g = task % groups;
+        float *keys = at.prefix + layer * at.layer + g * at.group + at.done * width, *values = keys + at.values;
+        for (Index t = 0; t < at.count; t++) {
+            memcpy(keys + t * width, k + (at.row + t) * stride_k + g * width, width * sizeof(float));
+            memcpy(values + t * width, v + (at.row + t) * stride_v + g * width, width * sizeof(float));
+        }
+    }
+#pragma omp for schedule(dynamic, 1)
+    for (Index task = 0; task < count * columns; task++) {
+        Part at = prompts[task / columns];
+        Index column = task % columns;
+        const float *keys = at.prefix + layer * at.layer + column / split * at.group;
+        attention(q + at.row * stride_q, stride_q, at.count, (Rows){keys, width}, (Rows){keys + at.values, width}, 0,
+                  at.done + at.count, out + at.row * heads * width, 0, column * together, (column + 1) * together,
+                  heads, width, scale, scratch + omp_get_thread_num() * room);
+    }
+}
+
+typedef struct {
+    const float *packed, *bias; /* the latter may be missing */
+    Index n, k;
+} Linear;
+
+typedef struct {
+    const float *attn_norm, *q_norm, *k_norm, *mlp_norm; /* those of q and k may be missing */
+    Linear qkv, output, gate_up, down;
+} Layer;
+
+/* y[:, start:end] += scale · (x aᵀ)[:, rank of the target] bᵀ for each target */
+typedef struct {
+    const float *a; /* none: nothing to add */
+    Index targets, rank;
+    double scale;
+    struct {
+        const float *packed;
+        Index start, end;
+    } b[3];
+} Update;
+
+typedef struct {
+    Index start, end;      /* rows of one adapter */
+    const Update *updates; /* [layers][4] */
+} Run;
+
+typedef struct {
+    Index layers, rows, hidden, heads, groups, width, inner;
+    Index runs, prompts, room;
+    double eps, scale;
+    const float *cosines, *sines, *norm;
+} Shape;
+
+static void linear(const float *x, Linear w, const Run *runs, Index count, Index which, float *low, float *y, Index rows)
+{
+    if (w.bias) {
+#pragma omp for schedule(static)
+        for (Index i = 0; i < rows; i++) memcpy(y + i * w.n, w.bias, w.n * sizeof(float));
+    }
+    product(x, w.k, 1, w.packed, y, w.n, rows, w.n, w.k, 1, w.bias != 0);
+    float *low_at = low;
+    for (const Run *run = runs; run < runs + count; run++) {
+        Update u = run->updates[which];
+        Index wide = u.targets * u.rank, tall = run->end - run->start;
+        if (u.a) product(x + run->start * w.k, w.k, 1, u.a, low_at, wide, tall, wide, w.k, 1, 0);
+        low_at += wide * tall;
+    }
+#pragma omp barrier
+    if (!count) return;
+    low_at = low;
+    for (const Run *run = runs; run < runs + count; run++) {
+        Update u = run->updates[which];
+        Index wide = u.targets * u.rank, tall = run->end - run->start;
+        for (Index j = 0; u.a && j < u.targets; j++)
+            product(low_at + j * u.rank, wide, 1, u.b[j].packed, y + run->start * w.n + u.b[j].start, w.n, tall,
+                    u.b[j].end - u.b[j].start, u.rank, u.scale, 1);
+        low_at += wide * tall;
+    }
+#pragma omp barrier
+}
+
+/* x += added, and the norm of that. */
+static void add_and_norm(float *x, const float *added, const float *weight, float *normed, Shape s)
+{
+#pragma omp for schedule(static)
+    for (Index i = 0; i < s.rows; i++) {
+        float *row = x + i * s.hidden;
+        for (Index j = 0; j < s.hidden; j += LANES) *(Vec *)(row + j) += *(Vec *)(added + i * s.hidden + j);
+        rms_norm(row, weight, normed + i * s.hidden, s.hidden, s.eps);
+    }
+}
+
+/* x: [rows, hidden], the embeddings; in the end what the last layer makes of them, normed.
+   scratch: for each row 2 · hidden + 2 · (heads + groups) · width + 3 · inner. low: of each run its rows · targets · rank
+   in any one place. scores: `room` for each thread, as `attend` or `extend` need it. There are keys for each row, or
+   prompts. */
+void te_layers(float *x, const Layer *layers, const Keys *keys, const Part *prompts, const Run *runs,
+               const Shape *shape, float *scratch, float *low, float *scores, int threads)
+{
+    Shape s = *shape;
+    Index wide = (s.heads + 2 * s.groups) * s.width, turned = (s.heads + s.groups) * s.width, seen = s.heads * s.width;
+    float *normed = scratch, *added = normed + s.rows * s.hidden, *qkv = added + s.rows * s.hidden;
+    float *out = qkv + s.rows * wide, *gate_up = out + s.rows * seen, *mlp = gate_up + 2 * s.rows * s.inner;
+#pragma omp parallel num_threads(threads) if (threads > 1)
+    {
+#pragma omp for schedule(static)
+        for (Index i = 0; i < s.rows; i++)
+            rms_norm(x + i * s.hidden, layers[0].attn_norm, normed + i * s.hidden, s.hidden, s.eps);
+        for (Index l = 0; l < s.layers; l++) {
+            Layer at = layers[l];
+            linear(normed, at.qkv, runs, s.runs, 4 * l, low, qkv, s.rows);
+#pragma omp for schedule(static)
+            for (Index i = 0; i < s.rows; i++) {
+                float *row = qkv + i * wide;
+                for (Index h = 0; at.q_norm && h < s.heads + s.groups; h++)
+                    rms_norm(row + h * s.width, h < s.heads ? at.q_norm : at.k_norm, row + h * s.width, s.width, s.eps);
+                rotate(row, s.cosines + i * s.width / 2, s.sines + i * s.width / 2, row, s.heads + s.groups,
+                       s.width / 2, 0);
+            }
+            if (s.prompts)
+                extend(qkv, wide, qkv + seen, wide, qkv + turned, wide, out, prompts, s.prompts, l, s.heads, s.groups,
+                       s.width, s.scale, scores, s.room);
+            else
+                attend(qkv, wide, qkv + seen, wide, qkv + turned, wide, out, keys, l, s.rows, s.heads, s.groups,
+                       s.width, s.scale, scores, s.room);
+            linear(out, at.output, runs, s.runs, 4 * l + 1, low, added, s.rows);
+            add_and_norm(x, added, at.mlp_norm, normed, s);
+            linear(normed, at.gate_up, runs, s.runs, 4 * l + 2, low, gate_up, s.rows);
+#pragma omp for schedule(static)
+            for (Index i = 0; i < s.rows; i++) swiglu(gate_up + 2 * i * s.inner, mlp + i * s.inner, s.inner);
+            linear(mlp, at.down, runs, s.runs, 4 * l + 3, low, added, s.rows);
+            if (l + 1 < s.layers) add_and_norm(x, added, layers[l + 1].attn_norm, normed, s);
+            else add_and_norm(x, added, s.norm, x, s);
+        }
+    }
 }

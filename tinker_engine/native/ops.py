@@ -46,12 +46,7 @@ _ARGUMENTS = {
         *(c_int64, c_int64, c_int64, c_int64, c_float, c_void_p, c_int64, c_int),
     ],
     "te_add_lines": [c_void_p, c_void_p, c_int64, c_void_p, c_int64, c_int64, c_int64, c_int],
-    "te_attend": [
-        *[c_void_p, c_int64] * 3,
-        *(c_void_p, c_void_p),
-        *[c_int64] * 5,
-        *(c_float, c_void_p, c_int64, c_int),
-    ],
+    "te_layers": [*[c_void_p] * 9, c_int],
 }
 
 
@@ -64,10 +59,11 @@ def _kernels() -> ctypes.CDLL | None:
             function.argtypes, function.restype = arguments, None
         kernels.te_panel_width.restype = c_int64
         kernels.te_attention_room.argtypes, kernels.te_attention_room.restype = [c_int64, c_int64], c_int64
+        kernels.te_attend_room.argtypes, kernels.te_attend_room.restype = [c_int64], c_int64
     return kernels
 
 
-def _loaded() -> ctypes.CDLL:
+def loaded() -> ctypes.CDLL:
     kernels = _kernels()
     assert kernels is not None, "the caller asked `serves` first"
     return kernels
@@ -94,7 +90,7 @@ def pack(weight_NK: Tensor) -> Packed:
     """Of any strides: a transposed view costs no copy of its own."""
     assert weight_NK.dtype == torch.float32, "kernels are for fp32"
     n, k = weight_NK.shape
-    kernels = _loaded()
+    kernels = loaded()
     wide = kernels.te_panel_width()
     data = torch.empty(-(-n // wide) * wide * k, dtype=torch.float32)
     kernels.te_pack(weight_NK.data_ptr(), n, k, *weight_NK.stride(), data.data_ptr(), threads_for(16 * n * k))
@@ -123,7 +119,7 @@ def _product(x_MK: Tensor, weight: Packed, y_MN: Tensor, scale: float, *, add: b
     rows, k = x_MK.shape
     assert (k, *y_MN.shape, y_MN.stride(1)) == (weight.k, rows, weight.n, 1), "shapes fit"
     assert x_MK.dtype == y_MN.dtype == torch.float32, "kernels are for fp32"
-    _loaded().te_product(
+    loaded().te_product(
         *(x_MK.data_ptr(), *x_MK.stride()),
         *(weight.data.data_ptr(), y_MN.data_ptr(), y_MN.stride(0)),
         *(rows, weight.n, k, scale, add, threads_for(rows * weight.n * k)),
@@ -137,7 +133,7 @@ def gradient(x_TM: Tensor, w_TN: Tensor, scale: float = 1.0) -> Tensor:
     assert (len(w_TN), x_TM.stride(1), w_TN.stride(1)) == (tokens, 1, 1), "shapes fit"
     assert x_TM.dtype == w_TN.dtype == torch.float32, "kernels are for fp32"
     y_MN = torch.empty((m, n), dtype=torch.float32) if tokens else torch.zeros((m, n))
-    _loaded().te_gradient(
+    loaded().te_gradient(
         *(x_TM.data_ptr(), x_TM.stride(0), w_TN.data_ptr(), w_TN.stride(0), y_MN.data_ptr(), n),
         *(tokens, m, n, scale, threads_for(tokens * m * n)),
     )
@@ -157,7 +153,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     width = x.shape[-1]
     rows = x.reshape(-1, width)
     y, inverse_rms = torch.empty(x.shape, dtype=torch.float32), torch.empty(len(rows), dtype=torch.float32)
-    _loaded().te_rms_norm(
+    loaded().te_rms_norm(
         *(rows.data_ptr(), rows.stride(0), weight.data_ptr(), y.data_ptr(), inverse_rms.data_ptr()),
         *(len(rows), width, eps, threads_for(4 * x.numel())),
     )
@@ -167,7 +163,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
 def rms_norm_backward(dy: Tensor, x: Tensor, weight: Tensor, inverse_rms: Tensor) -> Tensor:
     dy, x = dy.contiguous(), x.contiguous()
     dx = torch.empty(x.shape, dtype=torch.float32)
-    _loaded().te_rms_norm_backward(
+    loaded().te_rms_norm_backward(
         *(dy.data_ptr(), x.data_ptr(), weight.data_ptr(), inverse_rms.data_ptr(), dx.data_ptr()),
         *(len(inverse_rms), x.shape[-1], threads_for(4 * x.numel())),
     )
@@ -179,14 +175,14 @@ def swiglu(gate_up: Tensor) -> Tensor:
     gate_up = gate_up.contiguous()
     rows, width = len(gate_up), gate_up.shape[1] // 2
     y = torch.empty((rows, width), dtype=torch.float32)
-    _loaded().te_swiglu(gate_up.data_ptr(), y.data_ptr(), rows, width, threads_for(32 * rows * width))
+    loaded().te_swiglu(gate_up.data_ptr(), y.data_ptr(), rows, width, threads_for(32 * rows * width))
     return y
 
 
 def swiglu_backward(dy: Tensor, gate_up: Tensor) -> Tensor:
     dy, gate_up = dy.contiguous(), gate_up.contiguous()
     d_gate_up = torch.empty(gate_up.shape, dtype=torch.float32)
-    _loaded().te_swiglu_backward(
+    loaded().te_swiglu_backward(
         *(dy.data_ptr(), gate_up.data_ptr(), d_gate_up.data_ptr()),
         *(len(dy), dy.shape[1], threads_for(32 * dy.numel())),
     )
@@ -199,7 +195,7 @@ def rotate(x_THE: Tensor, cos: Tensor, sin: Tensor, *, back: bool) -> Tensor:
         x_THE = x_THE.contiguous()
     rows, heads, width = x_THE.shape
     y = torch.empty(x_THE.shape, dtype=torch.float32)
-    _loaded().te_rotate(
+    loaded().te_rotate(
         *(x_THE.data_ptr(), x_THE.stride(0), cos.data_ptr(), sin.data_ptr(), y.data_ptr()),
         *(rows, heads, width // 2, back, threads_for(8 * y.numel())),
     )
@@ -209,7 +205,7 @@ def rotate(x_THE: Tensor, cos: Tensor, sin: Tensor, *, back: bool) -> Tensor:
 def log_sum_exp(x_MN: Tensor) -> Tensor:
     x_MN = x_MN.contiguous()
     y_M = torch.empty(len(x_MN), dtype=torch.float32)
-    _loaded().te_log_sum_exp(x_MN.data_ptr(), y_M.data_ptr(), *x_MN.shape, threads_for(16 * x_MN.numel()))
+    loaded().te_log_sum_exp(x_MN.data_ptr(), y_M.data_ptr(), *x_MN.shape, threads_for(16 * x_MN.numel()))
     return y_M
 
 
@@ -217,37 +213,10 @@ def scaled_exp_(x_MN: Tensor, shift_M: Tensor, factor_M: Tensor) -> None:
     """x = exp(x − shift) · factor, in place."""
     assert x_MN.is_contiguous(), "it is changed in place"
     shift_M, factor_M = shift_M.contiguous(), factor_M.contiguous()
-    _loaded().te_scaled_exp(
+    loaded().te_scaled_exp(
         *(x_MN.data_ptr(), shift_M.data_ptr(), factor_M.data_ptr()),
         *(*x_MN.shape, threads_for(16 * x_MN.numel())),
     )
-
-
-# --- attention of one new token per row ---------------------------------------------------------
-
-
-def attend(
-    q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor, keys: np.ndarray, layer: int, tokens: int, scale: float
-) -> Tensor:
-    """Attention of each row to its prefix, its own keys and the new one, which is put behind them. Returns [T, H·E].
-
-    `keys`: a line of ten numbers per row: address of the prefix's keys in the first layer, its tokens, and how many
-    elements further the next layer, the values and the next group are; the same of the row's own.
-    `tokens`: the most that a row attends to.
-    """
-    (rows, heads, width), groups = q_THE.shape, k_TGE.shape[1]
-    assert width % LANES == 0, "there are kernels for that width"
-    assert (keys.shape, keys.dtype) == ((rows, 10), np.int64), "a line for each row"
-    out = torch.empty((rows, heads * width), dtype=torch.float32)
-    threads = threads_for(2 * rows * heads * width * tokens)
-    room = -(-tokens // LANES) * LANES
-    scores = torch.empty(threads * room, dtype=torch.float32)
-    _loaded().te_attend(
-        *(q_THE.data_ptr(), q_THE.stride(0), k_TGE.data_ptr(), k_TGE.stride(0)),
-        *(v_TGE.data_ptr(), v_TGE.stride(0), out.data_ptr(), keys.ctypes.data),
-        *(layer, rows, heads, groups, width, scale, scores.data_ptr(), room, threads),
-    )
-    return out
 
 
 # --- attention of whole sequences ---------------------------------------------------------------
@@ -282,7 +251,7 @@ def attention(
     out_THE, lse_TH = torch.empty(tokens, heads, width), torch.empty(tokens, heads)
     threads = threads_for(2 * heads * width * table.pairs)
     scratch, room = _attention_scratch(table, width, threads)
-    _loaded().te_attention(
+    loaded().te_attention(
         *(q_THE.data_ptr(), q_THE.stride(0), k_TGE.data_ptr(), k_TGE.stride(0)),
         *(v_TGE.data_ptr(), v_TGE.stride(0), out_THE.data_ptr(), lse_TH.data_ptr()),
         *(table.lines.ctypes.data, len(table.lines), table.keys.ctypes.data),
@@ -311,7 +280,7 @@ def attention_backward(
     dq = torch.empty(tokens, heads, width)
     d_lines = torch.empty(2, len(table.keys), groups * split, width)
     scratch, room = _attention_scratch(table, width, threads)
-    _loaded().te_attention_backward(
+    loaded().te_attention_backward(
         *(d_out.data_ptr(), q_THE.data_ptr(), q_THE.stride(0), k_TGE.data_ptr(), k_TGE.stride(0)),
         *(v_TGE.data_ptr(), v_TGE.stride(0), out_THE.data_ptr(), lse_TH.data_ptr(), dq.data_ptr()),
         *(d_lines[0].data_ptr(), d_lines[1].data_ptr()),
@@ -320,7 +289,7 @@ def attention_backward(
     )
     d_kv = torch.zeros(2, tokens, groups, width)
     for lines, total in zip(d_lines, d_kv, strict=True):
-        _loaded().te_add_lines(
+        loaded().te_add_lines(
             *(lines.data_ptr(), table.keys.ctypes.data, len(table.keys)),
             *(total.data_ptr(), groups, split, width, threads),
         )
@@ -328,8 +297,18 @@ def attention_backward(
 
 
 def _attention_scratch(table: SegmentTable, width: int, threads: int) -> tuple[Tensor, int]:
-    room = _loaded().te_attention_room(int(table.lines[:, 3].max()), width)
+    room = attention_room(int(table.lines[:, 3].max()), width)
     return torch.empty(threads * room), room
+
+
+def attention_room(keys: int, width: int) -> int:
+    """Elements of scratch that a thread needs for segments of at most so many keys."""
+    return loaded().te_attention_room(keys, width)
+
+
+def attend_room(tokens: int) -> int:
+    """The same for rows of at most so many tokens, each of which gets one more."""
+    return loaded().te_attend_room(tokens)
 
 
 def _whole_rows(x_THE: Tensor) -> Tensor:

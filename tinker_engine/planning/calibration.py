@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from tinker_engine.model import tiny
 from tinker_engine.model.decoder import Decoder
+from tinker_engine.model.linear import FrozenLinear
 from tinker_engine.model.load import expected_shapes
 from tinker_engine.model.lora import LoraSpec
 from tinker_engine.model.spec import ModelSpec
@@ -75,14 +75,14 @@ def _product_rate(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> 
     pairs = [
         (
             torch.randn(_ROWS, k, dtype=dtype, device=device),
-            torch.randn(n, k, dtype=dtype, device=device),
+            FrozenLinear(torch.randn(n, k, dtype=dtype, device=device)),
         )
         for k, n in shapes
     ]
 
     def layer() -> None:
-        for x, weight in pairs:
-            torch.mm(F.linear(x, weight), weight)
+        for x, linear in pairs:
+            linear.input_grad(linear(x))
 
     return sum(4.0 * _ROWS * k * n for k, n in shapes) / min(times(layer, 0.1, device))
 

@@ -1,4 +1,4 @@
-"""Attention while sampling: new prompt tokens into a prefix, and one new token per row.
+"""Attention while sampling, by torch: new prompt tokens into a prefix, and one new token per row.
 
 Shapes: T tokens, B rows or prompts, Q queries, K keys, H query heads, G key/value heads, E head width, P prefix tokens.
 """
@@ -6,14 +6,11 @@ Shapes: T tokens, B rows or prompts, Q queries, K keys, H query heads, G key/val
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from tinker_engine.model.attention import causal_queries, fewest_steady_queries, full_part, masked_part, merge
 from tinker_engine.model.cache import Bucket, Prefix
-from tinker_engine.model.decoder import Attend
-from tinker_engine.native import ops
 
 BLOCK = 64  # tokens of a prompt whose attention is computed together
 _KEYS_AT_A_TIME = 16 * 1024  # of several prompts, copied to lie side by side
@@ -133,64 +130,22 @@ class _BlockBatch:
 _STEADY_REACH = 512  # keys: attention takes so many at a time
 
 
-def decode_attention(
-    buckets: list[tuple[Bucket, list[int]]],
-    prefixes: list[tuple[Prefix, list[int]]],
-    head_dim: int,
-    device: torch.device,
-    *,
-    steady: bool,
-) -> Attend:
-    """Attention of one token per row. `buckets`: places on the flat axis of the rows in each bucket, by slot.
-    `prefixes`: places of the readers of each. `steady`: a row's result must not depend on what other rows there are.
-    """
-    if head_dim % ops.LANES == 0 and ops.serves(buckets[0][0].kv.dtype, device):
-        return NativeDecodeAttention(buckets, prefixes, head_dim)
-    return DecodeAttention(buckets, prefixes, head_dim, device, steady=steady)
+@dataclass(frozen=True)
+class RowKeys:
+    """Where the keys of rows are that get one token each, by their place on the flat axis."""
 
-
-class NativeDecodeAttention:
-    """By our own kernel, in which every row is computed by itself."""
-
-    def __init__(
-        self,
-        buckets: list[tuple[Bucket, list[int]]],
-        prefixes: list[tuple[Prefix, list[int]]],
-        head_dim: int,
-    ):
-        self._scale = head_dim**-0.5
-        self._keys = np.zeros((sum(len(places) for _, places in buckets), 10), dtype=np.int64)
-        for prefix, places in prefixes:
-            layer, values, group = prefix.kv.stride()[:3]
-            self._keys[places, :5] = prefix.kv.data_ptr(), len(prefix), layer, values, group
-        for bucket, places in buckets:
-            layer, values, slot, group = bucket.kv.stride()[:4]
-            slots = np.arange(len(places)) * (slot * bucket.kv.element_size())
-            self._keys[places, 5] = bucket.kv.data_ptr() + slots
-            self._keys[places, 6] = bucket.lengths
-            self._keys[places, 7:] = layer, values, group
-        self._tokens = int((self._keys[:, 1] + self._keys[:, 6]).max()) + 1
-
-    def __call__(self, layer: int, q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor) -> Tensor:
-        return ops.attend(q_THE, k_TGE, v_TGE, self._keys, layer, self._tokens, self._scale)
+    buckets: list[tuple[Bucket, list[int]]]  # the rows in each, by slot
+    prefixes: list[tuple[Prefix, list[int]]]  # the readers of each
 
 
 class DecodeAttention:
-    """By torch. Rows are given by their place on the flat axis."""
+    """One token per row. `steady`: a row's result must not depend on what other rows there are."""
 
-    def __init__(
-        self,
-        buckets: list[tuple[Bucket, list[int]]],
-        prefixes: list[tuple[Prefix, list[int]]],
-        head_dim: int,
-        device: torch.device,
-        *,
-        steady: bool,
-    ):
+    def __init__(self, keys: RowKeys, head_dim: int, device: torch.device, *, steady: bool):
         self._scale = head_dim**-0.5
         self._steady = steady
-        self._buckets = [_BucketView(bucket, places, device, steady) for bucket, places in buckets]
-        self._prefixes = [(prefix, _index(places, device)) for prefix, places in prefixes]
+        self._buckets = [_BucketView(bucket, places, device, steady) for bucket, places in keys.buckets]
+        self._prefixes = [(prefix, _index(places, device)) for prefix, places in keys.prefixes]
 
     def __call__(self, layer: int, q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor) -> Tensor:
         out_THE, lse_TH = self._own(layer, q_THE, k_TGE, v_TGE)

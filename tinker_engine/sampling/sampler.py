@@ -11,12 +11,12 @@ from tinker_engine.model.cache import CacheShape, KvCache
 from tinker_engine.model.decoder import Decoder
 from tinker_engine.model.lora import LoraBatch
 from tinker_engine.model.memory import free_bytes
-from tinker_engine.model.threads import serial
 from tinker_engine.model.tokenizer import Tokenizer
-from tinker_engine.sampling.attend import PrefillAttention, PrefillPart, decode_attention
+from tinker_engine.sampling.attend import PrefillPart, RowKeys
 from tinker_engine.sampling.choice import Chosen, choose
 from tinker_engine.sampling.request import Sample, Ticket
 from tinker_engine.sampling.scheduler import MOST_ROWS, Prefill, Scheduler, by_prefix
+from tinker_engine.sampling.step import Step
 from tinker_engine.sampling.types import SampleRequest, SampleResult
 
 CACHE_SHARE = 0.25  # of free memory
@@ -37,13 +37,14 @@ class Sampler:
     ):
         """`cache_tokens`: size of the key/value cache; by default a quarter of free memory."""
         self.decoder = decoder
+        self._step = Step(decoder)
         self._tokenizer = tokenizer
         self._eos = tuple(eos_token_ids)
         self._prefill_tokens = prefill_tokens
         shape = CacheShape.of(decoder.spec, decoder.dtype, decoder.device)
         room = int(free_bytes(decoder.device) * CACHE_SHARE)
         self.cache = KvCache(shape, room // shape.token_bytes if cache_tokens is None else cache_tokens)
-        self.scheduler = Scheduler(self.cache, most_rows)
+        self.scheduler = Scheduler(self.cache, most_rows, in_place=self._step.native)
         self._failed: list[Ticket] = []  # in this step
         # Counted from the start, for whoever measures; row_steps / steps is the mean number of rows.
         self.sampled_tokens = 0
@@ -124,14 +125,12 @@ class Sampler:
             end += length
         self.prompt_tokens += end
         device = self.decoder.device
-        with serial():
-            hidden_TD = self.decoder.hidden(
-                torch.cat(tokens).to(device),
-                torch.cat(positions).to(device),
-                max(part.done + part.rows.stop - part.rows.start for part in parts),
-                PrefillAttention(parts, self.decoder.spec.num_heads, self.decoder.spec.head_dim, device),
-                LoraBatch.runs([(prefill.prefix.adapter, length) for prefill, length in chunks], steady=True),
-            )
+        hidden_TD = self._step.of_prompts(
+            torch.cat(tokens).to(device),
+            torch.cat(positions).to(device),
+            parts,
+            LoraBatch.runs([(prefill.prefix.adapter, length) for prefill, length in chunks], steady=True),
+        )
         for (prefill, length), part in zip(chunks, parts, strict=True):
             self._score(prefill, hidden_TD[part.rows])
             prefill.done += length
@@ -177,22 +176,18 @@ class Sampler:
         device = self.decoder.device
         steady = any(sample.steady for sample in order)
         buckets = self.cache.buckets
-        attend = decode_attention(
+        keys = RowKeys(
             [(buckets[capacity], places) for capacity, places in self.scheduler.by_bucket(order)],
             by_prefix(order),
-            self.decoder.spec.head_dim,
-            device,
-            steady=steady,
         )
         lora = LoraBatch.runs([(sample.ticket.request.adapter, 1) for sample in order], steady=steady)
-        with serial():
-            hidden_TD = self.decoder.hidden(
-                torch.tensor([sample.tokens[-1] for sample in order], device=device),
-                torch.tensor([sample.context_length - 1 for sample in order], device=device),
-                max(sample.context_length for sample in order),
-                attend,
-                lora,
-            )
+        hidden_TD = self._step.of_rows(
+            torch.tensor([sample.tokens[-1] for sample in order], device=device),
+            torch.tensor([sample.context_length - 1 for sample in order], device=device),
+            max(sample.context_length for sample in order),
+            keys,
+            lora,
+        )
         for sample in order:
             assert sample.bucket is not None, "a row has a slot"
             sample.bucket.lengths[sample.slot] += 1

@@ -54,12 +54,14 @@ class Prefill:
 
 
 class Scheduler:
-    def __init__(self, cache: KvCache, most_rows: int = MOST_ROWS):
+    def __init__(self, cache: KvCache, most_rows: int = MOST_ROWS, *, in_place: bool = False):
+        """`in_place`: a prompt that is read where it is costs no more than a copy, and gives the same bits."""
         self.cache = cache
         self.waiting: deque[Sample] = deque()
         self.prefills: list[Prefill] = []
         self.rows: list[Sample] = []  # oldest first
         self._most_rows = most_rows
+        self._in_place = in_place
 
     def submit(self, ticket: Ticket, token_bytes: Callable[[int], bytes]) -> None:
         needed = _most_needed(len(ticket.prompt), ticket.limit)
@@ -124,8 +126,7 @@ class Scheduler:
         return prefill.prefix.adapter is adapter and np.array_equal(prefill.prefix.tokens_P, context)
 
     def _join(self, prefill: Prefill, sample: Sample) -> bool:
-        copies = _takes_copy(sample, company=1 + len(prefill.samples))
-        slot = slot_capacity(len(prefill.prefix) + 1 if copies else 1)
+        slot = slot_capacity(1 + self._copied(prefill, sample, company=1 + len(prefill.samples)))
         if not self.cache.make_room(slot):
             return False
         self.cache.reserved += slot
@@ -138,7 +139,8 @@ class Scheduler:
     ) -> bool:
         complete = found is not None and shared == len(found) == len(context)
         done = len(context) if complete else min(shared, len(context) - 1)
-        reserved = slot_capacity(len(context) + 1) + (0 if complete else len(context))
+        slot = slot_capacity(1 if self._in_place else len(context) + 1)
+        reserved = slot + (0 if complete else len(context))
         if found is not None:
             found.readers += 1  # not to be evicted by the next line
         fits = self.cache.make_room(reserved)
@@ -188,7 +190,7 @@ class Scheduler:
         slots: Counter[int] = Counter()
         for prefill, samples in finished:
             self._finish(prefill)
-            slots.update(slot_capacity(1 + _copied(prefill, sample, len(samples))) for sample in samples)
+            slots.update(slot_capacity(1 + self._copied(prefill, sample, len(samples))) for sample in samples)
         for capacity, rows in slots.items():
             self.cache.make_slots(capacity, rows)
         for prefill, samples in finished:
@@ -205,16 +207,20 @@ class Scheduler:
         prefill.prefix.readers -= 1
 
     def _start_rows(self, prefill: Prefill, samples: Sequence[Sample]) -> None:
-        """Samples that share a prefix read it where it is; a lone one takes a copy and decodes in the batch."""
+        """Samples that share a prefix read it where it is; a lone one may take a copy and decode in the batch."""
         for sample in samples:
             own = None
-            if copied := _copied(prefill, sample, len(samples)):
+            if copied := self._copied(prefill, sample, len(samples)):
                 own = prefill.prefix.kv
             else:
                 sample.prefix = prefill.prefix
                 sample.prefix.readers += 1
             sample.bucket, sample.slot = self.cache.add_row(own, 1 + copied)
             self.rows.append(sample)
+
+    def _copied(self, prefill: Prefill, sample: Sample, company: int) -> int:
+        """Tokens of its context that a new row takes a copy of."""
+        return len(prefill.prefix) if not self._in_place and _takes_copy(sample, company) else 0
 
     # --- rows ---------------------------------------------------------------------------------
 
@@ -278,14 +284,10 @@ def by_prefix(order: Iterable[Sample]) -> list[tuple[Prefix, list[int]]]:
     return list(readers.values())
 
 
-def _copied(prefill: Prefill, sample: Sample, company: int) -> int:
-    """Tokens of its context that a new row takes a copy of."""
-    return len(prefill.prefix) if _takes_copy(sample, company) else 0
-
-
 def _takes_copy(sample: Sample, company: int) -> bool:
-    """A prompt that is read where it is costs a call for itself in every layer, a copy room and reading. A short one
-    is always copied. Otherwise, where bits count, it depends on the request alone: the two ways round differently."""
+    """With torch, a prompt that is read where it is costs a call for itself in every layer, a copy room and reading. A
+    short one is always copied. Otherwise, where bits count, it depends on the request alone: the two ways round
+    differently."""
     if len(sample.ticket.prompt) < SHORT_PROMPT:
         return True
     if not sample.steady:

@@ -5,11 +5,10 @@ from tinker_engine.errors import InputError
 from tinker_engine.model.device import pick_device, pick_dtype
 
 
-def _machine(monkeypatch: pytest.MonkeyPatch, *, cuda: int = 0, mps: bool = False, **cpu: bool) -> None:
+def _machine(monkeypatch: pytest.MonkeyPatch, *, cuda: int = 0, mps: bool = False) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: cuda)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: cpu, raising=False)
 
 
 @pytest.mark.parametrize(
@@ -33,13 +32,10 @@ def test_a_device_that_is_not_there_is_refused_with_those_that_are(monkeypatch, 
         pick_device(name)
 
 
-def test_default_dtype_follows_the_hardware(monkeypatch):
-    _machine(monkeypatch)
+def test_default_dtype_follows_the_device():
     assert pick_dtype(torch.device("cpu")) == torch.float32
     assert pick_dtype(torch.device("mps")) == torch.float32
     assert pick_dtype(torch.device("cuda")) == torch.bfloat16
-    _machine(monkeypatch, avx512_bf16=True)
-    assert pick_dtype(torch.device("cpu")) == torch.bfloat16
 
 
 def test_a_dtype_can_be_asked_for():

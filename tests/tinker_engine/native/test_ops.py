@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -156,61 +155,9 @@ def test_what_is_not_a_number_stays_so():
     assert ops.product(x, ops.pack(torch.randn(5, 32))).isnan().any(1).tolist() == [False, True]
 
 
-# --- attention ----------------------------------------------------------------------------------
-
-LAYERS, HEADS, GROUPS, WIDTH = 2, 6, 2, 48
-
-
-def line(prefix: Tensor | None, own: Tensor, tokens: int) -> list[int]:
-    """Of keys and values [L, 2, G, tokens, E]."""
-    first = [0] * 5 if prefix is None else [prefix.data_ptr(), prefix.shape[3], *prefix.stride()[:3]]
-    return [*first, own.data_ptr(), tokens, *own.stride()[:3]]
-
-
-def attend(lines: list[list[int]], q: Tensor, k: Tensor, v: Tensor, layer: int = 1) -> Tensor:
-    keys = np.array(lines, dtype=np.int64)
-    return ops.attend(q, k, v, keys, layer, int((keys[:, 1] + keys[:, 6]).max()) + 1, WIDTH**-0.5)
-
-
-def test_attention_over_a_prefix_own_keys_and_the_new_one():
-    rows = [(0, 0), (33, 0), (33, 20), (0, 41)]  # tokens of a prefix, and of one's own
-    q, k, v = (torch.randn(len(rows), heads, WIDTH) for heads in (HEADS, GROUPS, GROUPS))
-    prefixes = [torch.randn(LAYERS, 2, GROUPS, before, WIDTH) if before else None for before, _ in rows]
-    own = [torch.full((LAYERS, 2, GROUPS, 64, WIDTH), float("nan")) for _ in rows]
-    for cache, (_, tokens) in zip(own, rows, strict=True):
-        cache[..., :tokens, :] = torch.randn(LAYERS, 2, GROUPS, tokens, WIDTH)
-    lines = [
-        line(prefix, cache, tokens) for prefix, cache, (_, tokens) in zip(prefixes, own, rows, strict=True)
-    ]
-    out = attend(lines, q, k, v)
-    for row, (_, tokens) in enumerate(rows):
-        assert torch.equal(own[row][1, 0, :, tokens], k[row])  # put behind its own
-        assert torch.equal(own[row][1, 1, :, tokens], v[row])
-        assert own[row][1, 0, :, tokens + 1 :].isnan().all()
-        parts = [own[row][1, :, :, : tokens + 1]]
-        if (prefix := prefixes[row]) is not None:
-            parts.insert(0, prefix[1])
-        keys, values = torch.cat(parts, dim=2).double()
-        expected = torch.nn.functional.scaled_dot_product_attention(
-            q[row, :, None].double(), keys, values, enable_gqa=True
-        )
-        close(out[row], expected.flatten())
-
-
-def test_attention_has_the_same_bits_for_a_copied_prefix_and_in_any_company():
-    q, k, v = (torch.randn(3, heads, WIDTH) for heads in (HEADS, GROUPS, GROUPS))
-    prefix = torch.randn(LAYERS, 2, GROUPS, 37, WIDTH)
-    apart = [torch.empty(LAYERS, 2, GROUPS, 64, WIDTH) for _ in range(3)]
-    copies = [torch.empty(LAYERS, 2, GROUPS, 64, WIDTH) for _ in range(3)]
-    for cache, copy in zip(apart, copies, strict=True):
-        cache[..., :10, :] = torch.randn(LAYERS, 2, GROUPS, 10, WIDTH)
-        copy[..., :37, :], copy[..., 37:47, :] = prefix, cache[..., :10, :]
-    shared = attend([line(prefix, cache, 10) for cache in apart], q, k, v)
-    assert torch.equal(attend([line(None, copy, 47) for copy in copies], q, k, v), shared)
-    assert torch.equal(attend([line(prefix, apart[1], 10)], q[1:2], k[1:2], v[1:2]), shared[1:2])
-
-
 # --- attention of whole sequences ---------------------------------------------------------------
+
+HEADS, GROUPS = 6, 2
 
 
 def sequences(split: bool) -> tuple[ops.SegmentTable, int]:

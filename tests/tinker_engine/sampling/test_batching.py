@@ -1,9 +1,12 @@
 """Continuous batching: what is shared, what waits, what is given back."""
 
 import weakref
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from tests.tinker_engine.sampling.conftest import MakeSampler
 from tests.tinker_engine.sampling.support import (
@@ -12,7 +15,6 @@ from tests.tinker_engine.sampling.support import (
     assert_empty,
     assert_same,
     check_books,
-    decoder_of,
     finish,
     make_request,
     random_prompt,
@@ -20,22 +22,28 @@ from tests.tinker_engine.sampling.support import (
 )
 from tinker_engine.errors import InputError
 from tinker_engine.model.cache import SMALLEST_SLOT
+from tinker_engine.native import ops
+from tinker_engine.sampling.step import Step
 from tinker_engine.sampling.types import SampleRequest, SamplingParams
 
 LONG = random_prompt(0, 100)
+TORCHS = "llama"  # of widths for which there are no kernels: its prompts are copied
 
 
 @pytest.fixture
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many tokens each pass through the decoder took."""
-    decoder, counts = decoder_of(FAMILY), []
-    hidden = decoder.hidden
+    """How many tokens each forward pass took."""
+    counts: list[int] = []
 
-    def counting(tokens_T, *rest, **more):
-        counts.append(len(tokens_T))
-        return hidden(tokens_T, *rest, **more)
+    def counting(of: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def counted(step: Step, tokens_T: Tensor, *rest: Any) -> Tensor:
+            counts.append(len(tokens_T))
+            return of(step, tokens_T, *rest)
 
-    monkeypatch.setattr(decoder, "hidden", counting)
+        return counted
+
+    monkeypatch.setattr(Step, "of_prompts", counting(Step.of_prompts))
+    monkeypatch.setattr(Step, "of_rows", counting(Step.of_rows))
     return counts
 
 
@@ -59,7 +67,7 @@ def test_a_group_shares_one_prefill_and_one_copy_of_the_prompt(
 
 
 def test_a_lone_sample_takes_a_copy_and_leaves_the_prefix_to_the_cache(make_sampler: MakeSampler):
-    sampler = make_sampler()
+    sampler = make_sampler(TORCHS)
     ticket = sampler.submit(make_request(LONG, 5))
     sampler.step()
     (row,) = sampler.scheduler.rows
@@ -67,7 +75,18 @@ def test_a_lone_sample_takes_a_copy_and_leaves_the_prefix_to_the_cache(make_samp
     assert sampler.cache.used == 100 + 128
     assert sampler.cache.make_room(16_384 - 128)  # the prefix can go
     (result,) = finish(sampler, ticket)
-    assert_same(result.sequences[0], sample_one(make_sampler(), ticket.request))
+    assert_same(result.sequences[0], sample_one(make_sampler(TORCHS), ticket.request))
+
+
+def test_a_lone_sample_reads_its_prompt_where_it_is_if_kernels_do(make_sampler: MakeSampler):
+    sampler = make_sampler()
+    ticket = sampler.submit(make_request(LONG[:20], 5))
+    sampler.step()
+    (row,) = sampler.scheduler.rows
+    assert (row.prefix is not None) == ops.serves(torch.float32, sampler.decoder.device)
+    (result,) = finish(sampler, ticket)
+    assert result.sequences == [sample_one(make_sampler(), ticket.request)]
+    assert_empty(sampler)
 
 
 def test_identical_prompts_of_separate_requests_share_too(make_sampler: MakeSampler, computed: list[int]):
@@ -89,14 +108,14 @@ def test_seeded_ones_read_a_long_prompt_where_it_is_and_copy_a_short_one(
 ):
     """Each as if it were alone."""
     monkeypatch.setattr("tinker_engine.sampling.scheduler.LONG_PROMPT", long_prompt)
-    sampler = make_sampler()
+    sampler = make_sampler(TORCHS)
     tickets = [sampler.submit(make_request(LONG, 5, seed)) for seed in range(3)]
     sampler.step()
     check_books(sampler)
     assert computed == [100, 3]
     assert sum(row.prefix is None for row in sampler.scheduler.rows) == copies
     for ticket, result in zip(tickets, finish(sampler, *tickets), strict=True):
-        assert result.sequences == [sample_one(make_sampler(), ticket.request)]
+        assert result.sequences == [sample_one(make_sampler(TORCHS), ticket.request)]
     assert_empty(sampler)
 
 
@@ -166,14 +185,14 @@ def test_cache_hits_tell_what_was_there_before_the_request(make_sampler: MakeSam
 
 
 def test_slots_are_kept_for_the_next_request_and_given_back_for_others(make_sampler: MakeSampler):
-    sampler = make_sampler(cache_tokens=1300)
+    sampler = make_sampler(TORCHS, cache_tokens=1300)
     request = make_request(LONG[:40], 3, num_samples=6)
     sampler.sample([request])
     (bucket,) = sampler.cache.buckets.values()
     block = bucket.kv
     (result,) = sampler.sample([request])
     assert sampler.cache.buckets[64].kv is block
-    (fresh,) = make_sampler().sample([request])
+    (fresh,) = make_sampler(TORCHS).sample([request])
     for found, expected in zip(result.sequences, fresh.sequences, strict=True):
         assert_same(found, expected)
     sampler.sample([make_request([*LONG, *LONG], 100)])  # takes nearly all there is
@@ -228,7 +247,7 @@ def test_most_rows_bounds_what_runs_at_once(make_sampler: MakeSampler):
 
 
 def test_the_least_recently_used_prefix_goes_first(make_sampler: MakeSampler):
-    sampler = make_sampler(cache_tokens=400)
+    sampler = make_sampler(TORCHS, cache_tokens=400)
     first, second, third = (random_prompt(seed, 100) for seed in (1, 2, 3))
     for prompt in (first, second, first, third):  # there is room for two of them beside a row
         sampler.sample([make_request(prompt, 1)])
