@@ -15,7 +15,7 @@ import tinker_engine  # noqa: F401  (sets how OpenMP's threads wait, before torc
 
 import torch  # isort: skip
 
-from tinker_engine.planning.limits import measure
+from tinker_engine.planning.limits import measure, product_rates
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -46,12 +46,14 @@ def write(name: str, command: str, figures: dict[str, Any]) -> Path:
 
 
 def main() -> None:
-    limits = measure(3.0)
+    limits, rates = measure(3.0), product_rates(3.0)
     print(
         f"fp32 matrix multiplication {limits.gemm_flops / 1e9:7.1f} GFLOP/s on {torch.get_num_threads()} threads"
     )
+    print(f"by {', '.join(f'{name} {rate / 1e9:.1f}' for name, rate in rates.items())}")
     print(f"memory bandwidth (reading) {limits.bandwidth / 1e9:7.1f} GB/s")
-    print(f"written to {write('limits', 'python -m benchmarks.limits', asdict(limits)).name}")
+    figures = {**asdict(limits), "gemm_flops_by": rates}
+    print(f"written to {write('limits', 'python -m benchmarks.limits', figures).name}")
 
 
 if __name__ == "__main__":

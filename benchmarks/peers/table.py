@@ -27,9 +27,14 @@ COLUMNS = ("", "tokens/s", "seconds (least–most)", "ours is … as fast", "pea
 
 
 def main() -> None:
-    rewrite(
-        README, {"peers": peers(), "growth": growth(), "shared_prompt": shared_prompt(), "engine": engine()}
-    )
+    tables = {
+        "peers": peers(),
+        "engine": engine(),
+        "server": server(),
+        "shared_prompt": shared_prompt(),
+        "growth": growth(),
+    }
+    rewrite(README, tables)
     rewrite(FRONT, {"compare": compare()})
 
 
@@ -97,6 +102,33 @@ def engine() -> str:
     for name, row in report["figures"].items():
         lines.append(_line((name, f"{row['tokens_per_second']:.0f}", f"{row['fraction_of_limit']:.0%}")))
     return "\n".join(lines)
+
+
+def server() -> str:
+    report, load = _report("server"), _report("load")
+    if report is None or load is None:
+        return NOT_YET
+    columns = {
+        "plain_engine": "plain HTTP",
+        "engine_adds": "of which the engine adds",
+        "sdk_engine": "tinker SDK",
+        "sdk_answers_at_once": "SDK, of a server that answers at once",
+    }
+    lines = [_line(("call, ms", *columns.values())), "|---" + "|---:" * len(columns) + "|"]
+    for kind, name in (("optim_step", "`optim_step`"), ("sample", "`sample`, one token")):
+        lines.append(_line((name, *(f"{report['calls'][kind][column]:.1f}" for column in columns))))
+    full = report["occupancy"]
+    together = (
+        f"{full['requests']} clients that ask for {full['tokens_each']} tokens each at once: a decode step has "
+        f"{full['mean_rows']:.1f} rows, {full['requests_per_second']:.1f} samples/s, "
+        f"{full['tokens_per_second']:,} tokens/s."
+    )
+    lasting = (
+        f"{load['sampling_clients']} clients that sample and {load['training_clients']} that train for "
+        f"{load['seconds']:.0f} s: {load['samples']:,} samples and {load['training_steps']:,} steps, "
+        f"{load['lost']} lost, {load['wrong']} wrong."
+    )
+    return "\n".join([*lines, "", together, "", lasting])
 
 
 def versions(report: Mapping[str, Any]) -> str:

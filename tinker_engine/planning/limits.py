@@ -30,15 +30,27 @@ def measure(
 
     The rate of multiplication is that of torch, or of our kernel where it is faster.
     """
+    rates = product_rates(seconds, dtype=dtype, device=device, summary=summary)
+    large = torch.randn(64 * 1024 * 1024, device=device)
+    read = summary(times(lambda: large.sum(), seconds, device))
+    return Limits(max(rates.values()), large.numel() * large.itemsize / read)
+
+
+def product_rates(
+    seconds: float,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device = _CPU,
+    summary: Callable[[Sequence[float]], float] = statistics.median,
+) -> dict[str, float]:
+    """FLOP/s of a large product, of all that can compute it here."""
     size = 1536
     a, b, out = (torch.randn(size, size, dtype=dtype, device=device) for _ in range(3))
-    large = torch.randn(64 * 1024 * 1024, device=device)
-    gemm = summary(times(lambda: torch.mm(a, b, out=out), seconds, device))
+    products: dict[str, Callable[[], Any]] = {"torch": lambda: torch.mm(a, b, out=out)}
     if ops.serves(dtype, device):
         packed = ops.pack(b)
-        gemm = min(gemm, summary(times(lambda: ops.put_product(out, a, packed), seconds, device)))
-    read = summary(times(lambda: large.sum(), seconds, device))
-    return Limits(2 * size**3 / gemm, large.numel() * large.itemsize / read)
+        products["kernel"] = lambda: ops.put_product(out, a, packed)
+    return {name: 2 * size**3 / summary(times(work, seconds, device)) for name, work in products.items()}
 
 
 def times(work: Callable[[], Any], seconds: float, device: torch.device = _CPU) -> list[float]:
