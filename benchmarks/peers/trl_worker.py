@@ -54,8 +54,8 @@ def sft(setup: Message, turns: InTurns, scratch: str) -> Any:
     return SFTTrainer(
         model=_model(setup),
         args=SFTConfig(
-            per_device_train_batch_size=len(setup["batches"][0]) // setup.get("parts", 1),
-            gradient_accumulation_steps=setup.get("parts", 1),
+            per_device_train_batch_size=len(setup["batches"][0]) // setup["parts"],
+            gradient_accumulation_steps=setup["parts"],
             max_length=None,
             dataset_kwargs={"skip_prepare_dataset": True},
             train_sampling_strategy="sequential",
