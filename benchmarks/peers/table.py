@@ -119,14 +119,13 @@ def server() -> str:
         lines.append(_line((name, *(f"{report['calls'][kind][column]:.1f}" for column in columns))))
     full = report["occupancy"]
     together = (
-        f"{full['requests']} clients that ask for {full['tokens_each']} tokens each at once: a decode step has "
-        f"{full['mean_rows']:.1f} rows, {full['requests_per_second']:.1f} samples/s, "
-        f"{full['tokens_per_second']:,} tokens/s."
+        f"{full['requests']} requests for {full['tokens_each']} tokens each, one after the other from one program: "
+        f"a decode step has {full['mean_rows']:.1f} rows, {full['tokens_per_second']:,} tokens/s."
     )
     lasting = (
-        f"{load['sampling_clients']} clients that sample and {load['training_clients']} that train for "
-        f"{load['seconds']:.0f} s: {load['samples']:,} samples and {load['training_steps']:,} steps, "
-        f"{load['lost']} lost, {load['wrong']} wrong."
+        f"{load['sampling_clients']} clients that sample and {load['training_clients']} that train: "
+        f"{load['samples']:,} samples and {load['training_steps']:,} steps in {load['seconds']:.0f} s, the checks at the "
+        f"end included; {load['lost']} lost, {load['wrong']} wrong."
     )
     return "\n".join([*lines, "", together, "", lasting])
 
