@@ -124,8 +124,8 @@ def server() -> str:
     )
     lasting = (
         f"{load['sampling_clients']} clients that sample and {load['training_clients']} that train: "
-        f"{load['samples']:,} samples and {load['training_steps']:,} steps in {load['seconds']:.0f} s, the checks at the "
-        f"end included; {load['lost']} lost, {load['wrong']} wrong."
+        f"{load['samples']:,} samples and {load['training_steps']:,} steps in {load['seconds']:.0f} s, "
+        f"the checks at the end included; {load['lost']} lost, {load['wrong']} wrong."
     )
     return "\n".join([*lines, "", together, "", lasting])
 
