@@ -62,7 +62,7 @@ bench-server: $(READY)  ## what the server costs per call and per batch, and how
 	@$(BIN)/python -m benchmarks.server
 	@$(BIN)/python -m benchmarks.load
 
-bench-peers: $(READY)  ## ours and the others side by side, and how cost grows (two and a half hours, 8 GB)
+bench-peers: $(READY)  ## ours and the others side by side, and how cost grows (an hour and a half, 8 GB)
 	@$(BIN)/python -m benchmarks.peers.environments
 	@$(BIN)/python -m benchmarks.peers.run
 	@$(BIN)/python -m benchmarks.growth

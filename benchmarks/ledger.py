@@ -37,6 +37,10 @@ ENTRIES: dict[str, Entry] = {
     "sl_loop": _entry(f"{RECIPES}.sl_loop", "train_mean_nll"),
     "sl_basic": _entry(f"{RECIPES}.sl_basic", "test/nll", "test/in_style_and_true"),
     "chat_sl": _entry(f"{RECIPES}.chat_sl.train", "test/nll", "test/in_style_and_true"),
+    "prompt_distillation": Entry(
+        Run(f"{RECIPES}.prompt_distillation.train", first=f"{RECIPES}.prompt_distillation.create_data"),
+        ("test/accuracy", "test/in_label_set"),
+    ),
     "rl_loop": _entry(f"{RECIPES}.rl_loop", "reward/total"),
     "rl_basic": _entry(f"{RECIPES}.rl_basic", REWARD, TEST_REWARD),
     "math_rl": _entry(f"{RECIPES}.math_rl.train", REWARD, TEST_REWARD),

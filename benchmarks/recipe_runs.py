@@ -26,20 +26,27 @@ Rows = list[dict[str, Any]]
 class Run:
     module: str
     arguments: tuple[str, ...] = ()
+    first: str = ""  # a module that makes what the other needs
 
     @property
     def command(self) -> str:
-        return shlex.join(["python", "-m", self.module, *self.arguments])
+        first = [f"python -m {self.first}"] if self.first else []
+        return " && ".join([*first, shlex.join(["python", "-m", self.module, *self.arguments])])
 
     def __call__(self, folder: Path, *more: str) -> float:
         """Seconds it took. `folder` is the run's own."""
-        command = [sys.executable, "-m", self.module, f"log_path={folder}", *self.arguments, *more]
         started = time.perf_counter()
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        seconds = time.perf_counter() - started
-        if done.returncode:
-            raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-        return seconds
+        if self.first:
+            _run(self.first)
+        _run(self.module, f"log_path={folder}", *self.arguments, *more)
+        return time.perf_counter() - started
+
+
+def _run(module: str, *arguments: str) -> None:
+    command = [sys.executable, "-m", module, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
 
 
 def end_with_children() -> None:
