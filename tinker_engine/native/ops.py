@@ -307,7 +307,7 @@ def attention_room(keys: int, width: int) -> int:
 
 
 def attend_room(tokens: int) -> int:
-    """The same for rows of at most so many tokens, each of which gets one more."""
+    """The same for rows that attend to at most so many tokens, the new one included."""
     return loaded().te_attend_room(tokens)
 
 
