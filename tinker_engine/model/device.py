@@ -33,8 +33,8 @@ def pick_device(requested: str | None = None) -> torch.device:
 def pick_dtype(device: torch.device, requested: str | None = None) -> torch.dtype:
     """The format asked for; without a wish bfloat16 on a graphics card, else float32.
 
-    float32 on CPUs with bfloat16 units, too: only so do sampler and trainer agree to 1e-4, and our kernels, which are for
-    float32, sampled faster than torch in bfloat16 where both were tried (with AVX-512's units; not with AMX).
+    float32 on CPUs with bfloat16 units, too: only so do sampler and trainer agree to 1e-4. And our kernels, which are
+    for float32, sampled faster than torch in bfloat16 where both were tried, with AVX-512's units; AMX was not.
     """
     if requested is None:
         # On cards without bfloat16 units as well: they compute it, and float16 would need loss scaling.
